@@ -1,0 +1,40 @@
+# `make reproduce` and `make test` work from a fresh clone: each sets up .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: reproduce test slow check format bench clean
+
+reproduce: $(READY)
+	$(BIN)/hadaflow reproduce --out out
+
+test: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal
+
+slow: $(READY)
+	$(BIN)/pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_docs.py
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+
+# Reinstalled when the dependencies change; the sources themselves are installed editable.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) out

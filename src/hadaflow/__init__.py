@@ -1,0 +1,78 @@
+"""hadaflow: a laboratory for cross-entropy training dynamics.
+
+The names below are all of the public interface. They are imported on first use, so that the command
+line can answer `--help` without waiting for JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hadaflow.bases import Sylvester
+    from hadaflow.closed_forms import linearized, mse_exact
+    from hadaflow.descent import descend
+    from hadaflow.errors import InputError
+    from hadaflow.initial import (
+        distance_from_hadamard,
+        gaussian,
+        hadamard,
+        lift,
+        matched_spectrum,
+        project,
+    )
+    from hadaflow.maxmargin import MaxMargin, margins, max_margin
+    from hadaflow.metrics import measure, metric_names, rate
+    from hadaflow.model import UFM
+    from hadaflow.solver import solve
+    from hadaflow.states import Parameters, Spectrum, parameters, spectrum
+    from hadaflow.targets import Collapse, Norm, PathLength, Steady, Time
+    from hadaflow.trajectory import Trajectory, load
+    from hadaflow.transforms import walsh_hadamard
+
+_HOME = {
+    "bases": ["Sylvester"],
+    "closed_forms": ["linearized", "mse_exact"],
+    "descent": ["descend"],
+    "errors": ["InputError"],
+    "initial": [
+        "distance_from_hadamard",
+        "gaussian",
+        "hadamard",
+        "lift",
+        "matched_spectrum",
+        "project",
+    ],
+    "maxmargin": ["MaxMargin", "margins", "max_margin"],
+    "metrics": ["measure", "metric_names", "rate"],
+    "model": ["UFM"],
+    "solver": ["solve"],
+    "states": ["Parameters", "Spectrum", "parameters", "spectrum"],
+    "targets": ["Collapse", "Norm", "PathLength", "Steady", "Time"],
+    "trajectory": ["Trajectory", "load"],
+    "transforms": ["walsh_hadamard"],
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: RUF022 (in the order of use)
+    "UFM", "Sylvester", "spectrum", "Spectrum", "parameters", "Parameters",
+    "hadamard", "gaussian", "matched_spectrum", "lift", "project", "distance_from_hadamard",
+    "solve", "Time", "Collapse", "Norm", "PathLength", "Steady", "descend",
+    "Trajectory", "load", "measure", "rate", "metric_names",
+    "margins", "max_margin", "MaxMargin", "linearized", "mse_exact", "walsh_hadamard", "InputError",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("hadaflow")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'hadaflow' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"hadaflow.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

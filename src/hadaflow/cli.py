@@ -1,0 +1,412 @@
+"""The command line: arguments to one library call.
+
+JAX and the rest are imported inside the commands, so that `--help` is instant.
+"""
+
+import json
+import math
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hadaflow.errors import InputError
+
+if TYPE_CHECKING:
+    from hadaflow.trajectory import Trajectory
+
+app = typer.Typer(
+    name="hadaflow",
+    help="A laboratory for cross-entropy training dynamics.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Units(StrEnum):
+    scaled = "scaled"
+    raw = "raw"
+
+
+class Init(StrEnum):
+    gaussian = "gaussian"
+    hadamard = "hadamard"
+    matched = "matched"
+
+
+class Loss(StrEnum):
+    cross_entropy = "cross_entropy"
+    mse = "mse"
+
+
+class Reduction(StrEnum):
+    sum = "sum"
+    mean = "mean"
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Classes = Annotated[int, typer.Option(help="Number of classes K, a power of two.")]
+Samples = Annotated[int, typer.Option(help="Samples per class n.")]
+LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"hadaflow {version('hadaflow')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("solve")
+def solve_command(
+    classes: Classes,
+    start: Annotated[
+        str,
+        typer.Option(
+            help="Singular values: numbers separated by commas, @FILE, or uniform:LOW:HIGH:SEED."
+        ),
+    ],
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="time:T, log10time:X, collapse:TOL, norm:X, path:X or steady:TOL "
+            "[default: collapse:1e-6, or steady:1e-8 for MSE]"
+        ),
+    ] = None,
+    log10_times: Annotated[
+        str | None, typer.Option(help="Keep the states at these times, given by their log10.")
+    ] = None,
+    samples: Samples = 1,
+    depth: Annotated[int, typer.Option(help="Factors of the logits: 2, or 1 for logits.")] = 2,
+    loss: LossOption = Loss.cross_entropy,
+    units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
+        Units.scaled
+    ),
+    metric: Metrics = None,
+    rtol: Annotated[float, typer.Option(help="Global relative error.")] = 1e-8,
+    points: Annotated[int, typer.Option(help="Number of saved points.")] = 200,
+    method: Annotated[str, typer.Option(help="auto, tsit5, dopri8 or kvaerno5.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Write the trajectory to this NetCDF file.")] = (
+        None
+    ),
+    as_json: JsonFlag = False,
+) -> None:
+    """Follow one trajectory of the reduced gradient flow."""
+    from hadaflow.metrics import check_metric
+    from hadaflow.model import UFM
+    from hadaflow.solver import solve
+    from hadaflow.targets import parse_target
+
+    model = UFM(classes=classes, samples=samples, depth=depth, loss=loss.value)
+    for name in metric or []:
+        check_metric(name, "reduced")
+    values, seed = _parse_start(start, model.modes)
+    _check_output(out)
+    run = solve(
+        model,
+        values,
+        None if until is None else parse_target(until),
+        log10_times=None if log10_times is None else _parse_numbers("log10-times", log10_times),
+        units=units.value,
+        points=points,
+        rtol=rtol,
+        method=method,
+        progress=None if as_json else "auto",
+    )
+    run.settings.update(start=start, seed=seed)
+    _finish(run, _solve_document(run, metric or []), out, as_json)
+
+
+@app.command("train")
+def train_command(
+    classes: Classes,
+    steps: Annotated[int, typer.Option(help="Iterations of gradient descent.")],
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
+    samples: Samples = 1,
+    width: Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")] = None,
+    init: Annotated[Init, typer.Option(help="Kind of start.")] = Init.gaussian,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation of an entry of W and H [default: e^-6/√classes]."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(help="Singular values of a Hadamard start, as in solve, for every seed."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Number of runs, with seeds seed, seed + 1, …")] = 10,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    momentum: Annotated[float, typer.Option(help="Heavy-ball momentum.")] = 0.0,
+    loss: LossOption = Loss.cross_entropy,
+    reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
+        Reduction.sum
+    ),
+    points: Annotated[int, typer.Option(help="About how many iterations to keep.")] = 100,
+    units: Annotated[Units, typer.Option(help="Units of --start and of saved values.")] = (
+        Units.scaled
+    ),
+    metric: Metrics = None,
+    out: Annotated[Path | None, typer.Option(help="Write the trajectories to this file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Gradient descent on the parameter matrices, many seeds at once."""
+    from hadaflow.descent import descend
+    from hadaflow.metrics import check_metric
+    from hadaflow.model import UFM
+
+    model = UFM(
+        classes=classes, samples=samples, width=width, loss=loss.value, reduction=reduction.value
+    )
+    names = metric or ["loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual"]
+    for name in names:
+        check_metric(name, "full")
+    if seeds < 1:
+        raise InputError(f"Argument `seeds` must be at least 1, but is {seeds}.")
+    if start is not None and init is not Init.hadamard:
+        raise InputError("Argument `start` goes with --init hadamard alone.")
+    _check_output(out)
+    chosen = math.exp(-6) / math.sqrt(classes) if scale is None else scale
+    state = _train_start(model, init, chosen, start, list(range(seed, seed + seeds)), units.value)
+    run = descend(
+        model, state, steps, lr, momentum=momentum, points=points, units=units.value,
+        progress=None if as_json else "auto",
+    )  # fmt: skip
+    run.settings.update(init=init.value, scale=chosen, seed=seed, seeds=seeds, start=start)
+    _finish(run, _train_document(run, names), out, as_json)
+
+
+@app.command("show")
+def show_command(
+    file: Annotated[Path, typer.Argument(help="A trajectory file.")],
+    metric: Metrics = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Describe a saved trajectory."""
+    from hadaflow.metrics import check_metric
+    from hadaflow.trajectory import load
+
+    run = load(file)
+    for name in metric or []:
+        check_metric(name, run.view)
+    document = _train_document if run.iterations is not None else _solve_document
+    _finish(run, document(run, metric or []), None, as_json)
+
+
+@app.command("plot")
+def plot_command(
+    file: Annotated[Path, typer.Argument(help="A trajectory file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Picture to write [default: FILE with .png].")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw a saved trajectory."""
+    from hadaflow.trajectory import load
+
+    target = file.with_suffix(".png") if out is None else out
+    load(file).plot(target)
+    _print(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
+
+
+@app.command("reproduce")
+def reproduce_command(
+    figures: Annotated[list[str] | None, typer.Argument(help="Figures [default: all].")] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("out"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw the paper's figures. So far: nonmonotone (Figure 1)."""
+    from hadaflow.paper import nonmonotone
+
+    known = {"nonmonotone": nonmonotone.write}
+    for name in figures or []:
+        if name not in known:
+            raise InputError(f"Unknown figure {name!r}; allowed are {', '.join(known)}.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write to {str(out)!r}: {error.strerror}.") from error
+    written = [str(path) for name in figures or known for path in known[name](out)]
+    _print(
+        json.dumps({"written": written}) if as_json else "\n".join(f"wrote {p}" for p in written)
+    )
+
+
+# --- reading arguments ---------------------------------------------------------------------------
+
+
+def _parse_numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError(
+            f"Argument `{name}` must be numbers separated by commas, but is {text[:80]!r}."
+        ) from None
+
+
+def _parse_start(text: str, modes: int) -> tuple[list[float], int | None]:
+    """The singular values, and the seed they were drawn with."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"Cannot read the start from {text[1:]!r}: {error}.") from None
+        return _parse_numbers("start", text), None
+    if not text.startswith("uniform:"):
+        return _parse_numbers("start", text), None
+    import numpy as np
+
+    try:
+        low, high, seed = text.removeprefix("uniform:").split(":")
+        bounds, drawn = (float(low), float(high)), int(seed)
+        if not (0 <= bounds[0] <= bounds[1] < math.inf and drawn >= 0):
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            "Argument `start` must be uniform:LOW:HIGH:SEED with 0 ≤ LOW ≤ HIGH and a whole SEED, "
+            f"but is {text!r}."
+        ) from None
+    return np.random.default_rng(drawn).uniform(*bounds, modes).tolist(), drawn
+
+
+def _train_start(
+    model: Any, init: Init, scale: float, start: str | None, seeds: list[int], units: str
+) -> Any:
+    import numpy as np
+
+    from hadaflow.initial import gaussian, hadamard, matched_spectrum
+    from hadaflow.states import RAW, spectrum
+
+    random = gaussian(model, scale, seeds)
+    if init is Init.gaussian:
+        return random
+    if init is Init.matched:
+        return hadamard(model, matched_spectrum(model, random))
+    if start is not None:
+        values, _ = _parse_start(start, model.modes)
+        return hadamard(model, spectrum(np.tile(values, (len(seeds), 1)), units=units))
+    # Of the size that a Gaussian start of this scale has: σ(Z) is of order scale²·K·√n.
+    size = scale**2 * model.singular_value_scale
+    drawn = [np.random.default_rng(s).uniform(0.5, 1.5, model.modes) * size for s in seeds]
+    return hadamard(model, spectrum(np.array(drawn), units=RAW))
+
+
+def _check_output(out: Path | None) -> None:
+    """Refuse before the work what would fail after it."""
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        reason = "it is a folder" if out.is_dir() else "the folder does not exist"
+        raise InputError(f"Cannot write {str(out)!r}: {reason}.")
+
+
+# --- writing answers -----------------------------------------------------------------------------
+
+
+def _strict(value: Any) -> Any:
+    """NaN and infinities as null, NumPy as Python: what strict JSON can say."""
+    if isinstance(value, dict):
+        return {k: _strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
+    if hasattr(value, "tolist"):
+        return _strict(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _solve_document(run: "Trajectory", names: list[str]) -> dict[str, Any]:
+    return {
+        "classes": run.model.classes,
+        "units": run.units,
+        "status": run.status,
+        "message": run.message,
+        "log10_time": run.log10_time,
+        "log_norm": run.log_norm,
+        "path_length": run.path_length,
+        "a_hat": run.a_hat,
+        "metrics": {name: run.measure(name) for name in names},
+        "steps": run.steps,
+        "settings": run.settings,
+        "version": run.versions["hadaflow"],
+        "multiplicity": run.model.basis.multiplicity,
+    }
+
+
+def _train_document(run: "Trajectory", names: list[str]) -> dict[str, Any]:
+    import numpy as np
+
+    values = {name: np.atleast_2d(run.measure(name)) for name in names}
+    runs = len(np.atleast_3d(run.log_norm)[0]) if not values else len(next(iter(values.values())))
+
+    def error(v: Any) -> Any:
+        return [None] * v.shape[1] if runs < 2 else v.std(axis=0, ddof=1) / math.sqrt(runs)
+
+    return {
+        "classes": run.model.classes,
+        "units": run.units,
+        "status": run.status,
+        "message": run.message,
+        "iterations": run.iterations,
+        "log10_time": run.log10_time,
+        "metrics": {
+            n: {"mean": v.mean(axis=0), "standard_error": error(v)} for n, v in values.items()
+        },
+        "steps": run.steps,
+        "settings": run.settings,
+        "version": run.versions["hadaflow"],
+    }
+
+
+def _finish(run: "Trajectory", document: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        run.save(out)
+    if as_json:
+        _print(json.dumps(_strict(document), allow_nan=False))
+    else:
+        _print(run.summary())
+        for name, values in document["metrics"].items():
+            shown = values["mean"] if isinstance(values, dict) else values
+            _print(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}")
+        if out is not None:
+            _print(f"wrote {out}")
+    if run.status == "interrupted":
+        raise typer.Exit(130)
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+# Typer brings its own copy of click, or uses the installed one, depending on its version.
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+
+def main() -> None:
+    """Entry point: input errors are one line on stderr and exit code 2, without a traceback."""
+    try:
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except (InputError, _CommandLineError) as error:
+        text = str(error) if isinstance(error, InputError) else error.format_message()
+        print(f"hadaflow: {' '.join(text.split())}", file=sys.stderr)
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        print("hadaflow: interrupted", file=sys.stderr)
+        code = 130
+    sys.exit(code or 0)

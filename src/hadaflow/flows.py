@@ -1,0 +1,111 @@
+r"""The gradient flow in log time, $u = \log(1+t)$: what `integrate` integrates.
+
+The reduced state is $\delta = \int g\,dt$, what the force has done so far, from which the singular
+values follow in closed form (`UFM.displaced`); beside it runs the path length, which is the time of
+the normalized gradient flow: one orbit, several clocks. Nothing overflows, because the force enters
+only as $e^{u - \text{slowness}}$, and nothing freezes, because $1 - p$ is never formed.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from hadaflow import metrics
+from hadaflow.model import UFM
+from hadaflow.targets import Collapse, Norm, PathLength, Steady
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducedFlow:
+    """Singular values; the state is (δ…, path length), `args` = (log a₀, excess, C, target)."""
+
+    model: UFM
+    balanced: bool
+    target: type | None
+
+    def a(self, y, args):
+        return self.model.displaced(args[0], None if self.balanced else args[1], y[:-1])
+
+    def _mobility(self, a, args):
+        if self.balanced and self.model.depth == 2:
+            return a
+        return self.model.mobility(a, args[2])
+
+    def velocity(self, u, y, args):
+        a = self.a(y, args)
+        direction, slowness = self.model.drive(a)
+        force = direction * jnp.exp(u - slowness)
+        speed = jnp.linalg.norm(self._mobility(a, args) * force)
+        return jnp.append(force, speed)
+
+    def error_scale(self, y, args):
+        """δ is accurate enough when a is: an error in δ moves a by w(a)/a times itself."""
+        a = self.a(y, args)
+        w = self._mobility(a, args)
+        relative = jnp.where(w > 0, a / jnp.where(w > 0, w, 1.0), 1.0)
+        return jnp.append(jnp.maximum(relative, 1e-290), y[-1] + jnp.sum(a) + 1e-290)
+
+    def disarmed(self, args):
+        return _disarmed(self.target, args)
+
+    def watch(self, y, args):
+        a, value = self.a(y, args), args[3]
+        if self.target is Collapse:
+            return jnp.log(metrics.collapse_deviation(a) / value)
+        if self.target is Norm:
+            return jnp.log(value / jnp.sum(a))
+        if self.target is PathLength:
+            return 1.0 - y[-1] / value
+        return jnp.ones(())
+
+
+@functools.partial(jax.jit, static_argnames="flow")
+def singular_values(flow: ReducedFlow, ys, args):
+    """Scaled singular values of a batch of integrated states."""
+    return jax.vmap(lambda y: flow.a(y, args))(ys)
+
+
+@dataclasses.dataclass(frozen=True)
+class FullFlow:
+    """Parameter matrices; the state is (factors, path length), `args` = (target,)."""
+
+    model: UFM
+    target: type | None
+
+    def velocity(self, u, y, args):
+        factors, _ = y
+        direction, slowness = self.model.full_drive(self.model.logits(factors))
+        rate = jnp.exp(u - slowness) / self.model.time_scale
+        moved = tuple(v * rate for v in self.model.pull_back(factors, direction))
+        return moved, jnp.sqrt(sum(jnp.sum(v**2) for v in moved))
+
+    def error_scale(self, y, args):
+        factors, path = y
+        sizes = [jnp.sqrt(jnp.mean(f**2)) + 1e-290 for f in factors]
+        scale = tuple(jnp.full_like(f, s) for f, s in zip(factors, sizes, strict=True))
+        return scale, path + sum(sizes)
+
+    def disarmed(self, args):
+        return _disarmed(self.target, args)
+
+    def watch(self, y, args):
+        (factors, path), value = y, args[0]
+        if self.target is Collapse:
+            return jnp.log(metrics.full_collapse_deviation(self.model, factors) / value)
+        if self.target is Norm:
+            scaled = jnp.sum(metrics.singular_values(self.model, factors))
+            return jnp.log(value * self.model.singular_value_scale / scaled)
+        if self.target is PathLength:
+            return 1.0 - path / value
+        if self.target is Steady:
+            velocity, _ = self.velocity(jnp.zeros(()), y, args)
+            Z, dZ = jax.jvp(lambda *f: self.model.logits(f), factors, velocity)
+            return jnp.log(jnp.linalg.norm(dZ) / (value * jnp.linalg.norm(Z)))
+        return jnp.ones(())
+
+
+def _disarmed(target: type | None, args):
+    """The target's value is the last of `args`; some are approached from above, some from below."""
+    return (*args[:-1], jnp.asarray(0.0 if target in (Collapse, Steady) else jnp.inf))

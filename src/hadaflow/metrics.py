@@ -1,0 +1,431 @@
+r"""Functions of one state, and their exact rates along the flow by forward-mode differentiation.
+
+Distances to neural collapse are written in $r_i = (K-1)\hat a_i - 1$, which sums to zero, so that
+they keep their relative accuracy down to 1e-20 and below, where the textbook forms cancel.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hadaflow.errors import InputError
+from hadaflow.model import UFM
+from hadaflow.precision import double_precision, to_numpy
+from hadaflow.states import RAW, Parameters
+
+Metric = str | Callable[..., Any]
+
+# --- distances to collapse, functions of the non-trivial singular values -------------------------
+
+
+def deviations(a):
+    r"""$r_i = (K-1)\hat a_i - 1$: how far each singular value is from the mean, relatively."""
+    return a / jnp.mean(a) - 1.0
+
+
+def kl(a):
+    r"""$D_{KL}(\frac1{K-1}1 \| \hat a)$, the Lyapunov function (Theorem 3), as mean of r − log(1+r)."""
+    r = deviations(a)
+    return jnp.mean(r - jnp.log1p(r))
+
+
+def reverse_kl(a):
+    r"""$D_{KL}(\hat a \| \frac1{K-1}1) = \log(K-1) + \sum \hat a_i \log \hat a_i$."""
+    r = deviations(a)
+    grown = 1.0 + r
+    log = jnp.log1p(jnp.where(grown > 0, r, 0.0))
+    return jnp.mean(grown * log - r)
+
+
+def l2(a):
+    r"""$M = \frac12\sum_i(\hat a_i - \frac1{K-1})^2$ (Eq. 10)."""
+    return jnp.sum((deviations(a) / a.size) ** 2) / 2
+
+
+def frobenius(a):
+    r"""$\tilde M = \sum_i (a_i/\|a\|_2 - 1/\sqrt{K-1})^2$, the squared Frobenius distance."""
+    return jnp.sum((a / jnp.linalg.norm(a) - a.size**-0.5) ** 2)
+
+
+def log_ratio(a):
+    r"""$M_{LR} = \max_i \log a_i - \min_j \log a_j$."""
+    return jnp.log(jnp.max(a)) - jnp.log(jnp.min(a))
+
+
+def collapse_deviation(a):
+    r"""$\max_i |(K-1)\hat a_i - 1|$, what `Collapse` watches."""
+    return jnp.max(jnp.abs(deviations(a)))
+
+
+# --- the same and more, for a reduced state (scaled a, C) ----------------------------------------
+
+
+def _nontrivial(model: UFM, a):
+    return a[-model.basis.modes :]
+
+
+def _of_nontrivial(function):
+    return lambda model, a, C: function(_nontrivial(model, a))
+
+
+def _layer_alignment(sign: int):
+    r"""Distance of α² (WWᵀ) or β² (HᵀH) from uniform; α² = w + C/2, β² = w − C/2 up to a factor."""
+
+    def alignment(model: UFM, a, C):
+        if model.depth != 2:
+            raise InputError("Metric `alignment_w`/`alignment_h` needs `depth` = 2.")
+        squares = _nontrivial(model, model.mobility(a, C) + sign * C / 2)
+        return jnp.sqrt(2 * l2(squares))
+
+    return alignment
+
+
+REDUCED: dict[str, Callable[..., Any]] = {
+    "kl": _of_nontrivial(kl),
+    "reverse_kl": _of_nontrivial(reverse_kl),
+    "l2": _of_nontrivial(l2),
+    "frobenius": _of_nontrivial(frobenius),
+    "log_ratio": _of_nontrivial(log_ratio),
+    "collapse_deviation": _of_nontrivial(collapse_deviation),
+    "energy": lambda model, a, C: model.energy(a),
+    "log_energy": lambda model, a, C: model.log_energy(a),
+    "loss": lambda model, a, C: model.energy(a) * _samples(model),
+    "log_loss": lambda model, a, C: model.log_energy(a) + jnp.log(_samples(model)),
+    "margin": lambda model, a, C: jnp.min(model.basis.psi(_nontrivial(model, a))),
+    "alignment_w": _layer_alignment(1),
+    "alignment_h": _layer_alignment(-1),
+    "alignment_z": lambda model, a, C: jnp.sqrt(2 * l2(_nontrivial(model, a))),
+}
+
+
+def _samples(model: UFM) -> float:
+    """What turns the loss of one sample into the loss: Kn for a sum, 1 for a mean."""
+    return model.classes * model.samples / model.loss_divisor
+
+
+# --- for a full state (tuple of factors) ---------------------------------------------------------
+
+
+def _simplex(model: UFM):
+    """S ⊗ 1ᵀ, the direction of the collapsed logits."""
+    S = np.eye(model.classes) - 1 / model.classes
+    return jnp.asarray(np.kron(S, np.ones((1, model.samples))))
+
+
+def _signal_subspace(model: UFM):
+    """Right vectors V₁ = U ⊗ 1/√n of the class means, Kn × K."""
+    n = model.samples
+    return jnp.asarray(np.kron(model.basis.vectors, np.full((n, 1), n**-0.5)))
+
+
+def singular_values(model: UFM, factors):
+    """The largest K − 1 singular values of the logits, descending."""
+    Z = model.logits(factors)
+    return jnp.linalg.svd(Z, compute_uv=False)[: model.basis.modes]
+
+
+def _distance(matrix, target, nuclear: bool):
+    """Frobenius distance of two matrices, each divided by its nuclear or Frobenius norm."""
+    norm = (lambda m: jnp.linalg.norm(m, "nuc")) if nuclear else jnp.linalg.norm
+    return jnp.linalg.norm(matrix / norm(matrix) - target / norm(target))
+
+
+def _alignment_z(model, factors):
+    return _distance(model.logits(factors), _simplex(model), nuclear=True)
+
+
+def _alignment_w(model, factors):
+    W, _ = _two(factors, "alignment_w")
+    S = jnp.asarray(np.eye(model.classes) - 1 / model.classes)
+    return _distance(W @ W.T, S, nuclear=True)
+
+
+def _alignment_h(model, factors):
+    _, H = _two(factors, "alignment_h")
+    target = _simplex(model)
+    return _distance(H.T @ H, target.T @ target, nuclear=True)
+
+
+def _residual(model, factors):
+    r"""Share of Z outside the signal subspace, $\|Z - U U^\top Z V V^\top\|_F/\|Z\|_F$, U normalized."""
+    Z = model.logits(factors)
+    U, V = jnp.asarray(model.basis.vectors)[:, 1:], _signal_subspace(model)[:, 1:]
+    return jnp.linalg.norm(Z - U @ (U.T @ Z @ V) @ V.T) / jnp.linalg.norm(Z)
+
+
+def _off_diagonal(model, factors):
+    """Share of Z that is not diagonal in the Hadamard basis: zero while the vectors are frozen."""
+    Z = model.logits(factors)
+    U, V = jnp.asarray(model.basis.vectors), _signal_subspace(model)
+    diagonal = jnp.diagonal(U.T @ Z @ V)
+    return jnp.linalg.norm(Z - (U * diagonal[None, :]) @ V.T) / jnp.linalg.norm(Z)
+
+
+def _margin(model, factors):
+    Z = model.logits(factors)
+    Y = jnp.asarray(model.labels)
+    right = jnp.sum(Y * Z, axis=0, keepdims=True)
+    return jnp.min(jnp.where(Y == 0, right - Z, jnp.inf))
+
+
+def _class_means(model, factors, name):
+    """Class means of the features, d × K, and features grouped by class, d × K × n."""
+    _, H = _two(factors, name)
+    grouped = H.reshape(H.shape[0], model.classes, model.samples)
+    return jnp.mean(grouped, axis=2), grouped
+
+
+def _nc1_parts(model, factors, name):
+    means, grouped = _class_means(model, factors, name)
+    within = (grouped - means[:, :, None]).reshape(means.shape[0], -1)
+    between = means - jnp.mean(means, axis=1, keepdims=True)
+    return within, between
+
+
+def _nc1_quot(model, factors):
+    r"""$\mathrm{tr}\,\Sigma_W / \mathrm{tr}\,\Sigma_B$: within-class over between-class variance."""
+    within, between = _nc1_parts(model, factors, "nc1_quot")
+    return jnp.sum(within**2) / model.samples / jnp.sum(between**2)
+
+
+def _nc1_pinv(model, factors):
+    r"""$\mathrm{tr}(\Sigma_W\Sigma_B^+)/K$ (Papyan et al. 2020)."""
+    within, between = _nc1_parts(model, factors, "nc1_pinv")
+    K, n = model.classes, model.samples
+    inverse = jnp.linalg.pinv(between @ between.T / K, rtol=1e-10)
+    return jnp.sum(within * (inverse @ within)) / (K * n) / K
+
+
+def _nc1_cdnv(model, factors):
+    """Class-distance normalized variance, averaged over pairs (Galanti et al. 2022)."""
+    means, grouped = _class_means(model, factors, "nc1_cdnv")
+    variance = jnp.mean(jnp.sum((grouped - means[:, :, None]) ** 2, axis=0), axis=1)
+    pair = np.triu_indices(model.classes, 1)
+    gaps = jnp.sum((means[:, pair[0]] - means[:, pair[1]]) ** 2, axis=0)
+    return jnp.mean((variance[pair[0]] + variance[pair[1]]) / (2 * gaps))
+
+
+def _nc2_etf_err(model, factors):
+    r"""$\|\bar H^\top\bar H/\|\cdot\|_F - S/\|S\|_F\|_F$."""
+    means, _ = _class_means(model, factors, "nc2_etf_err")
+    S = jnp.asarray(np.eye(model.classes) - 1 / model.classes)
+    return _distance(means.T @ means, S, nuclear=False)
+
+
+def _nc3_etf_err(model, factors):
+    r"""$\|WW^\top/\|\cdot\|_F - S/\|S\|_F\|_F$, the paper's NC3."""
+    W, _ = _two(factors, "nc3_etf_err")
+    S = jnp.asarray(np.eye(model.classes) - 1 / model.classes)
+    return _distance(W @ W.T, S, nuclear=False)
+
+
+def _nc3_dual_err(model, factors):
+    r"""$\|W^\top/\|W\|_F - \bar H/\|\bar H\|_F\|_F$, self-duality of classifier and class means."""
+    W, _ = _two(factors, "nc3_dual_err")
+    means, _ = _class_means(model, factors, "nc3_dual_err")
+    return _distance(W.T, means, nuclear=False)
+
+
+def _two(factors, name: str):
+    if len(factors) != 2:
+        raise InputError(f"Metric `{name}` is about W and H and needs `depth` = 2.")
+    return factors
+
+
+def _of_singular_values(function):
+    return lambda model, factors: function(singular_values(model, factors))
+
+
+def _log_loss(model, factors):
+    return jax.nn.logsumexp(model.log_losses(model.logits(factors))) - jnp.log(
+        float(model.loss_divisor)
+    )
+
+
+FULL: dict[str, Callable[..., Any]] = {
+    "kl": _of_singular_values(kl),
+    "reverse_kl": _of_singular_values(reverse_kl),
+    "log_ratio": _of_singular_values(log_ratio),
+    "l2": lambda model, factors: _alignment_z(model, factors) ** 2 / 2,
+    "frobenius": lambda model, factors: (
+        _distance(model.logits(factors), _simplex(model), nuclear=False) ** 2
+    ),
+    "collapse_deviation": lambda model, factors: full_collapse_deviation(model, factors),
+    "energy": lambda model, factors: jnp.exp(_log_loss(model, factors)) / _samples(model),
+    "log_energy": lambda model, factors: _log_loss(model, factors) - jnp.log(_samples(model)),
+    "loss": lambda model, factors: jnp.exp(_log_loss(model, factors)),
+    "log_loss": _log_loss,
+    "margin": _margin,
+    "alignment_w": _alignment_w,
+    "alignment_h": _alignment_h,
+    "alignment_z": _alignment_z,
+    "residual": _residual,
+    "off_diagonal": _off_diagonal,
+    "nc1_pinv": _nc1_pinv,
+    "nc1_quot": _nc1_quot,
+    "nc1_cdnv": _nc1_cdnv,
+    "nc2_etf_err": _nc2_etf_err,
+    "nc3_etf_err": _nc3_etf_err,
+    "nc3_dual_err": _nc3_dual_err,
+}
+
+
+def full_collapse_deviation(model: UFM, factors):
+    r"""Spectral distance of the centred logits from the simplex, (K−1)·‖Z/‖Z‖_* − S/‖S‖_*‖₂.
+
+    On a Hadamard state it is $\max_i|(K-1)\hat a_i - 1|$. The class-constant part of the logits,
+    which the softmax does not see and the flow does not move, is left out.
+    """
+    Z = model.logits(factors)
+    centred = Z - jnp.mean(Z, axis=0, keepdims=True)
+    target = _simplex(model) * (model.basis.modes * model.samples**0.5) ** -1
+    gap = centred / jnp.linalg.norm(centred, "nuc") - target
+    return model.basis.modes * jnp.linalg.norm(gap, 2)
+
+
+# --- evaluation ----------------------------------------------------------------------------------
+
+
+def metric_names(view: str) -> list[str]:
+    """Names of the metrics for the "reduced" or the "full" view."""
+    return sorted(FULL if view == "full" else REDUCED)
+
+
+def check_metric(metric: Metric, view: str) -> None:
+    """Refuse a name that is not a metric of this view."""
+    if callable(metric):
+        return
+    table, other = (FULL, REDUCED) if view == "full" else (REDUCED, FULL)
+    if metric in table:
+        return
+    if metric in other:
+        kind = "full" if view == "reduced" else "reduced"
+        raise InputError(
+            f"Metric `{metric}` needs a {kind} state; for a {view} one: {', '.join(sorted(table))}."
+        )
+    raise InputError(f"Unknown metric {metric!r}; allowed are {', '.join(sorted(table))}.")
+
+
+def measure(metric: Metric, model: UFM, state: Any, units: str | None = None) -> Any:
+    """Value of `metric` at `state`: a name, or your own JAX-traceable function.
+
+    Your function is called with the singular values `a` (in `units`) for a reduced state and with
+    the matrices `W, H` for a full one, and returns one number. Leading axes of the state are
+    batched.
+
+    >>> model = UFM(classes=4)
+    >>> float(measure("l2", model, [1.0, 1.0, 1.0]))
+    0.0
+    """
+    return _evaluate(metric, model, state, units, None)
+
+
+def rate(
+    metric: Metric,
+    model: UFM,
+    state: Any,
+    *,
+    flow: str = "gradient",
+    units: str | None = None,
+) -> Any:
+    """Exact derivative of `metric` along the flow, by forward-mode differentiation.
+
+    Args:
+        metric: A name or your own function, as in `measure`.
+        model: The model whose flow moves the state.
+        state: A spectrum, a list of singular values, or `Parameters`.
+        flow: "gradient" for the time derivative; "normalized" for the derivative per unit of path
+            length (Eq. 23), which stays of ordinary size where the former underflows.
+        units: Units of a spectrum without its own, and of the time.
+
+    >>> a = [1.0, 1.0, 1.0, 1.25, 1e-4, 1e-4, 1e-4]
+    >>> bool(rate("l2", UFM(classes=8), a) > 0), bool(rate("kl", UFM(classes=8), a) < 0)
+    (True, True)
+    """
+    if flow not in ("gradient", "normalized"):
+        raise InputError(f'Argument `flow` must be "gradient" or "normalized", but is {flow!r}.')
+    return _evaluate(metric, model, state, units, flow)
+
+
+def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: str | None) -> Any:
+    """`metric` (or its rate along `flow`) at every state of the batch."""
+    raw = model.result_units(state, units) == RAW
+    if isinstance(state, Parameters):
+        check_metric(metric, "full")
+        arrays, batch, view = model.check_parameters(state).factors, state.batch, "full"
+    else:
+        check_metric(metric, "reduced")
+        scaled = model.scaled(state, units)
+        arrays, batch, view = (scaled.a, scaled.C), scaled.a.shape[:-1], "reduced"
+    with double_precision():
+        flat = [jnp.asarray(x).reshape(-1, *x.shape[len(batch) :]) for x in arrays]
+        return to_numpy(_compiled(metric, model, view, raw, flow)(*flat).reshape(batch))
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(metric: Metric, model: UFM, view: str, raw: bool, flow: str | None):
+    """Compiled, batched evaluation; kept, because trajectories ask for the same metric again."""
+    function = _as_function(metric, model, view, raw)
+    velocity = _full_velocity if view == "full" else _reduced_velocity
+    clock = _clock_scale(model, view, raw, flow)
+
+    def one(*arrays):
+        if flow is None:
+            value = function(*arrays)
+        else:
+            tangents = tuple(v * clock for v in velocity(model, arrays, flow))
+            value = jax.jvp(function, arrays, tangents)[1]
+        value = jnp.asarray(value)
+        if value.shape != ():
+            raise InputError(
+                f"A metric must return one number, but this one has shape {value.shape}."
+            )
+        return value.astype(jnp.float64)
+
+    return jax.jit(jax.vmap(one))
+
+
+def _as_function(metric: Metric, model: UFM, view: str, raw: bool) -> Callable[..., Any]:
+    """The metric as a function of the arrays of a state; a user's own sees `a` in the run's units."""
+    if view == "full":
+        if isinstance(metric, str):
+            return lambda *factors: FULL[metric](model, factors)
+        return metric
+    if isinstance(metric, str):
+        return lambda a, C: REDUCED[metric](model, a, C)
+    scale = model.singular_value_scale if raw else 1.0
+    return lambda a, C: metric(a * scale)
+
+
+def _clock_scale(model: UFM, view: str, raw: bool, flow: str | None) -> float:
+    """What the velocity is multiplied by, so that the rate is per unit of the run's own clock."""
+    if flow == "gradient":
+        if view == "full":
+            return 1.0 if raw else 1 / model.time_scale
+        return model.time_scale if raw else 1.0
+    # Path length is measured in parameter space (full) or in the run's singular values (reduced).
+    return 1 / model.singular_value_scale if raw and view == "reduced" else 1.0
+
+
+def _reduced_velocity(model: UFM, arrays, flow: str):
+    a, C = arrays
+    direction, slowness = model.drive(a)
+    velocity = model.mobility(a, C) * direction
+    if flow == "normalized":
+        velocity = velocity / jnp.linalg.norm(velocity)
+    else:
+        velocity = velocity * jnp.exp(-slowness)
+    return velocity, jnp.zeros_like(C)
+
+
+def _full_velocity(model: UFM, factors, flow: str):
+    direction, slowness = model.full_drive(model.logits(factors))
+    velocity = model.pull_back(factors, direction)
+    if flow == "normalized":
+        length = jnp.sqrt(sum(jnp.sum(v**2) for v in velocity))
+        return tuple(v / length for v in velocity)
+    return tuple(v * jnp.exp(-slowness) for v in velocity)

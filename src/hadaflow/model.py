@@ -1,0 +1,291 @@
+r"""The unconstrained features model: one problem statement, two views.
+
+*Full view*: the parameter matrices, logits $Z = WH$, gradient flow of the loss (Eqs. 1 and 2).
+*Reduced view*: the logit singular values $a$ from a Hadamard start, in scaled units (Eq. 8):
+
+$$\frac{da_i}{dt} = a_i\,\frac{b_i}{D},\qquad b = \Psi e^{-\Psi a},\quad D = 1 + \sum_j e^{-(\Psi a)_j}.$$
+
+Both views describe their velocity by a *drive*: a direction of ordinary size and the logarithm of
+the factor by which the flow is slower than that. The factor reaches $e^{-10^5}$ and beyond, where
+the textbook form $1 - \nu$ has long rounded to zero.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hadaflow.bases import Sylvester
+from hadaflow.errors import InputError
+from hadaflow.precision import float64
+from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
+
+CROSS_ENTROPY, MSE = "cross_entropy", "mse"
+
+
+@dataclasses.dataclass(frozen=True)
+class UFM:
+    r"""The unconstrained features model (Eq. 1): free features, linear classifier.
+
+    Args:
+        classes: Number of classes K, a power of two.
+        samples: Samples per class n.
+        width: Feature dimension d; K when left out.
+        depth: Number of factors of the logit matrix: 2 is the paper's $Z = WH$, 1 is direct
+            optimization of the logits (Eq. 12).
+        loss: "cross_entropy" or "mse" ($\frac12\|Y - Z\|_F^2$).
+        reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run Kn times
+            slower and changes nothing in scaled units.
+
+    >>> UFM(classes=8).modes
+    7
+    """
+
+    classes: int
+    samples: int = 1
+    width: int | None = None
+    depth: int = 2
+    loss: str = CROSS_ENTROPY
+    reduction: str = "sum"
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "samples", "depth"):
+            _check_whole_number(name, getattr(self, name))
+        Sylvester(self.classes)
+        if self.depth > 2:
+            raise InputError(
+                f"Argument `depth` must be 1 (direct logits) or 2 (Z = WH), but is {self.depth}."
+            )
+        if self.width is None:
+            object.__setattr__(self, "width", self.classes)
+        elif self.depth == 1:
+            raise InputError(
+                f"Argument `width` does not apply at depth 1 (there are no features), "
+                f"but is {self.width}."
+            )
+        _check_whole_number("width", self.width)
+        if self.loss not in (CROSS_ENTROPY, MSE):
+            raise InputError(
+                f'Argument `loss` must be "cross_entropy" or "mse", but is {self.loss!r}.'
+            )
+        if self.reduction not in ("sum", "mean"):
+            raise InputError(
+                f'Argument `reduction` must be "sum" or "mean", but is {self.reduction!r}.'
+            )
+
+    # --- shape and scale -------------------------------------------------------------------------
+
+    @functools.cached_property
+    def basis(self) -> Sylvester:
+        return Sylvester(self.classes)
+
+    @property
+    def modes(self) -> int:
+        """Entries of a reduced state: K − 1, or K for MSE, where the constant mode learns too."""
+        return self.classes if self.loss == MSE else self.classes - 1
+
+    @property
+    def factor_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the parameter matrices: W and H, or Z."""
+        K, N, d = self.classes, self.classes * self.samples, self.feature_width
+        return ((K, N),) if self.depth == 1 else ((K, d), (d, N))
+
+    @property
+    def feature_width(self) -> int:
+        assert self.width is not None
+        return self.width
+
+    @property
+    def singular_value_scale(self) -> float:
+        """Raw singular value per scaled one, K√n."""
+        return self.classes * math.sqrt(self.samples)
+
+    @property
+    def time_scale(self) -> float:
+        """Scaled time per raw time: 2√n at depth 2, 1/K at depth 1; Kn times less for a mean."""
+        n, N = self.samples, self.depth
+        scale = N * math.sqrt(n) * self.singular_value_scale ** (1 - 2 / N)
+        return scale / self.loss_divisor
+
+    @property
+    def loss_divisor(self) -> int:
+        return self.classes * self.samples if self.reduction == "mean" else 1
+
+    def scaled(self, start: Any, units: str | None = None) -> Spectrum:
+        """`start` (a spectrum or a list of numbers) checked against the model, in scaled units.
+
+        A spectrum that names its own units is read in those; else in `units`; else as scaled.
+        """
+        given = start if isinstance(start, Spectrum) else spectrum(start)
+        if given.modes != self.modes:
+            kind = "all K modes, the constant one first" if self.loss == MSE else "K − 1 modes"
+            raise InputError(
+                f"Argument `start` must have {self.modes} singular values for `classes` = "
+                f"{self.classes} and {self.loss} ({kind}), but has {given.modes}."
+            )
+        if self.depth == 1 and np.any(given.C):
+            raise InputError("Argument `C` must be zero at depth 1: there is only one factor.")
+        if check_units(given.units or units or "scaled") == RAW:
+            s = self.singular_value_scale
+            return Spectrum(given.a / s, given.C / s, "scaled")
+        return Spectrum(given.a, given.C, "scaled")
+
+    @staticmethod
+    def result_units(start: Any, units: str | None) -> str:
+        """The one units setting of a run: `units` if given, else the start's own, else scaled."""
+        own = start.units if isinstance(start, Spectrum) else None
+        return check_units(units or own or "scaled")
+
+    # --- reduced view, in scaled units -----------------------------------------------------------
+
+    @float64
+    def drive(self, a):
+        r"""Reduced force $g = b/D$ as (direction, log slowness): $g$ = direction · exp(−slowness).
+
+        Cross-entropy: direction $\Psi p$ with weights $p = \mathrm{softmax}(-\Psi a)$ and slowness
+        $\log(1 + e^M)$, $M = -\log\sum_j e^{-(\Psi a)_j}$. MSE: direction $1 - Ka$, slowness 0.
+        """
+        if self.loss == MSE:
+            return 1.0 - self.classes * a, jnp.zeros_like(a[..., 0])
+        x = self.basis.psi(a)
+        smallest = jnp.min(x, axis=-1, keepdims=True)
+        e = jnp.exp(smallest - x)
+        total = jnp.sum(e, axis=-1, keepdims=True)
+        soft_minimum = (smallest - jnp.log(total))[..., 0]
+        return self.basis.psi(e / total), jax.nn.softplus(soft_minimum)
+
+    @float64
+    def mobility(self, a, C=0.0):
+        r"""$w(a)$ in $\dot a = w(a)\,g$: $\sqrt{a^2 + C^2/4}$ at depth 2 (so $a$ if balanced), or 1."""
+        if self.depth == 1:
+            return jnp.ones_like(a)
+        return jnp.hypot(a, jnp.broadcast_to(jnp.asarray(C, a.dtype) / 2, a.shape))
+
+    @float64
+    def velocity(self, a, C=0.0):
+        r"""$da/dt$ in scaled units, Eq. (8): $w(a)\,b/D$. Leading axes batched."""
+        direction, slowness = self.drive(a)
+        return self.mobility(a, C) * direction * jnp.exp(-slowness)[..., None]
+
+    def displaced(self, log_a0, excess, delta):
+        r"""Singular values after the force has acted by $\delta = \int g\,dt$ on $a_0$.
+
+        Depth 2: $a = a_0 e^\delta + (w_0 - a_0)\sinh\delta$ solves $da/d\delta = w(a)$ exactly, for
+        every $C$, and adds only positive terms. `excess` is $w_0 - a_0$, or None when balanced.
+        Depth 1: $a = a_0 + \delta$.
+        """
+        if self.depth == 1:
+            return jnp.exp(log_a0) + delta
+        grown = jnp.exp(log_a0 + delta)
+        # Clipped so that a balanced mode among unbalanced ones never meets 0·∞.
+        return grown if excess is None else grown + excess * jnp.sinh(jnp.clip(delta, -700, 700))
+
+    @staticmethod
+    def excess(a: np.ndarray, C: np.ndarray) -> np.ndarray:
+        """w(a) − a = (C²/4)/(a + w), without cancellation; zero for balanced modes."""
+        half = np.abs(C) / 2
+        return half * (half / np.maximum(a + np.hypot(a, half), np.finfo(float).tiny))
+
+    @float64
+    def energy(self, a):
+        r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 7 over Kn), or its MSE."""
+        if self.loss == MSE:
+            return jnp.sum((1.0 - self.classes * a) ** 2, axis=-1) / (2 * self.classes)
+        return jax.nn.softplus(jax.nn.logsumexp(-self.basis.psi(a), axis=-1))
+
+    @float64
+    def log_energy(self, a):
+        """log of `energy`, exact where the energy itself underflows."""
+        if self.loss == MSE:
+            return jnp.log(self.energy(a))
+        return log_softplus(jax.nn.logsumexp(-self.basis.psi(a), axis=-1))
+
+    # --- full view, raw units --------------------------------------------------------------------
+
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """One-hot label matrix Y = I ⊗ 1ᵀ, K × Kn, samples in class order."""
+        return np.kron(np.eye(self.classes), np.ones((1, self.samples)))
+
+    def _labels_like(self, Z):
+        return jnp.broadcast_to(jnp.asarray(self.labels, Z.dtype), Z.shape)
+
+    def logits(self, factors):
+        """Z, the product of the factors; leading axes batched."""
+        return factors[0] if len(factors) == 1 else factors[0] @ factors[1]
+
+    def full_drive(self, Z):
+        r"""$Y - P(Z)$ as (direction, log slowness), without ever forming $1 - p$.
+
+        The entry of the right class is the summed probability of the wrong ones. For MSE $Y - Z$.
+        """
+        Y = self._labels_like(Z)
+        if self.loss == MSE:
+            return Y - Z, jnp.zeros_like(Z[..., 0, 0])
+        log_p = jax.nn.log_softmax(Z, axis=-2)
+        wrong_log_p = jnp.where(Y == 0, log_p, -jnp.inf)
+        largest = jnp.max(wrong_log_p, axis=(-2, -1), keepdims=True)
+        wrong = jnp.exp(wrong_log_p - largest)
+        direction = Y * jnp.sum(wrong, axis=-2, keepdims=True) - wrong
+        return direction, -largest[..., 0, 0]
+
+    @float64
+    def residual(self, Z):
+        """Softmax residual Y − P(Z) (Y − Z for MSE), accurate when 1 − p is far below 1e-16."""
+        direction, slowness = self.full_drive(Z)
+        return direction * jnp.exp(-slowness)[..., None, None]
+
+    def pull_back(self, factors, residual):
+        """Minus the gradient with respect to each factor, given the residual (Eq. 2)."""
+        residual = residual / self.loss_divisor
+        if len(factors) == 1:
+            return (residual,)
+        W, H = factors
+        return residual @ jnp.swapaxes(H, -1, -2), jnp.swapaxes(W, -1, -2) @ residual
+
+    def gradient(self, state: Parameters) -> Parameters:
+        """Gradient of the loss with respect to the parameter matrices."""
+        self.check_parameters(state)
+
+        @float64
+        def gradient(*factors):
+            Z = self.logits(factors)
+            return tuple(-p for p in self.pull_back(factors, jnp.asarray(self.residual(Z))))
+
+        return Parameters(tuple(gradient(*state.factors)))
+
+    def log_losses(self, Z):
+        """Natural log of the loss of every sample, shape (…, Kn)."""
+        Y = self._labels_like(Z)
+        if self.loss == MSE:
+            return jnp.log(jnp.sum((Y - Z) ** 2, axis=-2) / 2)
+        right = jnp.sum(Y * Z, axis=-2, keepdims=True)
+        wrong = jnp.where(Y == 0, Z - right, -jnp.inf)
+        return log_softplus(jax.nn.logsumexp(wrong, axis=-2))
+
+    def check_parameters(self, state: Parameters) -> Parameters:
+        """Refuse matrices whose shapes do not fit the model."""
+        shapes = tuple(f.shape[-2:] for f in state.factors)
+        if shapes != self.factor_shapes:
+            raise InputError(
+                f"Argument `start` must have matrices of shapes {self.factor_shapes}, "
+                f"but has {shapes}."
+            )
+        return state
+
+
+def log_softplus(x):
+    """log(log(1 + eˣ)), which is x itself where eˣ is below rounding."""
+    tiny = x < -40.0
+    return jnp.where(tiny, x, jnp.log(jax.nn.softplus(jnp.where(tiny, 0.0, x))))
+
+
+def _check_whole_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(
+            f"Argument `{name}` must be a whole number of at least 1, but is {value!r}."
+        )

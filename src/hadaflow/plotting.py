@@ -1,0 +1,107 @@
+"""Labelled arrays to matplotlib axes. Computes nothing about the flow, knows nothing of solving."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+# Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
+_COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+_LABELLED_MODES = 7
+
+_STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "lines.linewidth": 1.6,
+    "font.size": 10,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def draw(data: xr.Dataset, title: str = "") -> Any:
+    """The paper's kind of picture: singular values, their direction, KL and M against time.
+
+    `data` has `a` and `a_hat` (time, mode), `kl` and `l2` (time), and a coordinate `log10_time`; with
+    a `run` axis, means over runs are drawn with standard-error bands. Returns the figure.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(10, 6.4), layout="constrained")
+        axes = figure.subplots(2, 2)
+        x, label = _time_axis(data)
+        _draw_modes(axes[0, 0], x, data["a"], "singular values $a_i$", log=True)
+        _draw_modes(axes[0, 1], x, data["a_hat"], r"normalized $\hat a_i$", log=False)
+        axes[0, 1].axhline(1 / data.sizes["mode"], color="0.4", lw=0.9, ls=":", zorder=0)
+        axes[0, 1].annotate(
+            f"1/{data.sizes['mode']}",
+            (1.0, 1 / data.sizes["mode"]),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, -3),
+            textcoords="offset points",
+            fontsize=8,
+            color="0.35",
+        )
+        _draw_scalar(axes[1, 0], x, data["kl"], "KL divergence from uniform")
+        _draw_scalar(axes[1, 1], x, data["l2"], "$M$ (squared L2 distance)/2")
+        for axis in axes.flat:
+            axis.set_xlabel(label)
+            if len(x) > 1 and x[-1] > x[0]:
+                axis.set_xlim(x[0], x[-1])
+        if data.sizes["mode"] <= _LABELLED_MODES:
+            axes[0, 0].legend(ncols=2, title="mode", title_fontsize=8)
+        if title:
+            figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _time_axis(data: xr.Dataset) -> tuple[np.ndarray, str]:
+    """log10 of time, or iterations; time 0 is drawn a little before the first positive time."""
+    if "iteration" in data.coords:
+        name, values = r"$\log_{10}$ iteration", np.log10(np.maximum(data["iteration"].values, 0.5))
+        return values, name
+    values = data["log10_time"].values.astype(float).copy()
+    positive = values[np.isfinite(values)]
+    if positive.size < values.size:
+        step = np.diff(positive[:2])[0] if positive.size > 1 else 1.0
+        values[~np.isfinite(values)] = (positive[0] if positive.size else 0.0) - min(step, 1.0)
+    return values, rf"$\log_{{10}} t$ ({data.attrs.get('units', 'scaled')} units)"
+
+
+def _draw_modes(axis: Any, x: np.ndarray, values: xr.DataArray, label: str, log: bool) -> None:
+    import matplotlib
+
+    mean = values.mean("run") if "run" in values.dims else values
+    count = mean.sizes["mode"]
+    many = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, count))
+    dashes = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))]
+    for i in range(count):
+        y = mean.isel(mode=i).values
+        if log and not np.any(y > 0):
+            continue
+        color = _COLORS[i] if count <= _LABELLED_MODES else many[i]
+        # Modes that coincide stay visible through their different dashes.
+        style = dashes[i % len(dashes)] if count <= _LABELLED_MODES else "-"
+        axis.plot(x, y, color=color, ls=style, label=str(int(mean["mode"].values[i])))
+    if log:
+        axis.set_yscale("log")
+    axis.set_ylabel(label)
+
+
+def _draw_scalar(axis: Any, x: np.ndarray, values: xr.DataArray, label: str) -> None:
+    if "run" in values.dims:
+        runs = values.sizes["run"]
+        mean, error = values.mean("run").values, values.std("run", ddof=min(1, runs - 1)).values
+        band = error / np.sqrt(runs)
+        axis.fill_between(x, mean - band, mean + band, color=_COLORS[0], alpha=0.2, lw=0)
+    else:
+        mean = values.values
+    positive = mean[np.isfinite(mean) & (mean > 0)]
+    axis.plot(x, mean, color=_COLORS[0])
+    if positive.size and positive.max() > 30 * positive.min():
+        axis.set_yscale("log")
+    axis.set_ylabel(label)

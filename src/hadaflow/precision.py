@@ -1,0 +1,53 @@
+"""float64 at the public boundary, whatever JAX's global settings are.
+
+JAX computes in float32 unless told otherwise, and the switch is global. Flipping it on import would
+change the arithmetic of every other JAX program in the process, so hadaflow turns it on only while
+one of its own functions runs, and hands back NumPy arrays, which keep their precision outside.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def double_precision() -> Any:
+    """Context in which JAX computes in float64."""
+    return jax.enable_x64(True)
+
+
+def to_numpy(tree: Any) -> Any:
+    """JAX arrays in `tree` as NumPy arrays; a scalar array becomes a NumPy scalar."""
+    return jax.tree.map(lambda x: np.asarray(x)[()] if isinstance(x, jax.Array) else x, tree)
+
+
+def _to_jax(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray | np.generic | jax.Array | list):
+        return jnp.asarray(argument, dtype=jnp.float64)
+    return argument
+
+
+def float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` in float64 on NumPy-compatible arrays; return NumPy arrays.
+
+    Inside a JAX transformation (`jit`, `grad`, `vmap`) the call passes straight through, so the
+    same function serves users with NumPy arrays and our own compiled code.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        leaves = jax.tree.leaves((args, kwargs))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return function(*args, **kwargs)
+        with double_precision():
+            converted = [_to_jax(arg) for arg in args]
+            named = {name: _to_jax(arg) for name, arg in kwargs.items()}
+            return to_numpy(cast(Callable[..., R], function)(*converted, **named))
+
+    return wrapper

@@ -1,0 +1,65 @@
+"""Progress of long work: nothing for the first second, then one live line in log10 time."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hadaflow.errors import InputError
+
+Report = Callable[[str, float | None], None]
+_QUIET_SECONDS = 1.0
+
+
+class Progress:
+    """A live line on stderr that appears after a second and vanishes at the end.
+
+    `report(text, fraction)` updates it; the fraction is None where the end is unknown. Give
+    `progress=None` for silence or a function of (text, fraction) to show progress your own way.
+    """
+
+    def __init__(self, progress: str | None | Report, title: str) -> None:
+        if isinstance(progress, str) and progress != "auto" or isinstance(progress, bool):
+            raise InputError(
+                f'Argument `progress` must be "auto", None or a function, but is {progress!r}.'
+            )
+        self._own = progress if callable(progress) else None
+        self._shown = progress == "auto" and sys.stderr.isatty()
+        self._title = title
+        self._began = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def report(self, text: str, fraction: float | None = None) -> None:
+        if self._own is not None:
+            self._own(text, fraction)
+        if not self._shown or time.monotonic() - self._began < _QUIET_SECONDS:
+            return
+        if self._bar is None:
+            self._start()
+        total = None if fraction is None else 1.0
+        self._bar.update(self._task, description=f"{self._title}  {text}", total=total)
+        if fraction is not None:
+            self._bar.update(self._task, completed=min(fraction, 1.0))
+
+    def _start(self) -> None:
+        from rich import progress as rich_progress
+        from rich.console import Console
+
+        self._bar = rich_progress.Progress(
+            rich_progress.SpinnerColumn(),
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(bar_width=24),
+            rich_progress.TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self._title, total=None)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

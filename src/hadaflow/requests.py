@@ -1,0 +1,188 @@
+"""What a run was asked for: checked once, with the clocks and units it is answered in."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from hadaflow.closed_forms import check_times
+from hadaflow.errors import InputError
+from hadaflow.integrate import METHODS
+from hadaflow.model import MSE, UFM
+from hadaflow.progress import Report
+from hadaflow.states import RAW
+from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target, Time
+
+LN10 = math.log(10.0)
+AUTO_METHOD = "tsit5"
+
+
+def u_from_log10(log10_time: Any) -> Any:
+    """log(1 + t) from log10 t."""
+    return np.logaddexp(0.0, np.asarray(log10_time) * LN10)
+
+
+def log10_from_u(u: Any) -> Any:
+    """log10 t from log(1 + t)."""
+    u = np.asarray(u, dtype=float)
+    with np.errstate(divide="ignore"):
+        return (u + np.log(-np.expm1(-u))) / LN10
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A validated request. Times and values are in `units`; the flow itself runs in scaled ones."""
+
+    model: UFM
+    until: Target | None
+    log10_times: np.ndarray | None  # requested times after the start
+    units: str
+    points: int
+    rtol: float
+    method: str
+    progress: str | None | Report
+
+    @property
+    def time_shift(self) -> float:
+        """log10 of scaled time minus log10 of the run's time."""
+        return math.log10(self.model.time_scale) if self.units == RAW else 0.0
+
+    @property
+    def value_scale(self) -> float:
+        """The run's singular values over the scaled ones."""
+        return self.model.singular_value_scale if self.units == RAW else 1.0
+
+    @property
+    def event(self) -> Target | None:
+        """What ends the run, if it is not a time."""
+        return None if isinstance(self.until, Time) else self.until
+
+    @property
+    def goals(self) -> np.ndarray | None:
+        """Where states are kept, in u, if that is known beforehand."""
+        if self.log10_times is not None:
+            return u_from_log10(self.log10_times + self.time_shift)
+        if isinstance(self.until, Time):
+            return self.grid(float(u_from_log10(self.until.log10_time + self.time_shift)))
+        return None
+
+    def grid(self, end: float) -> np.ndarray:
+        """Points geometric in time up to u = `end`, without the start."""
+        return np.linspace(0.0, end, self.points)[1:]
+
+    @property
+    def target_value(self) -> float:
+        """The event's number in scaled units."""
+        if isinstance(self.event, Collapse | Steady):
+            return self.event.tolerance
+        if isinstance(self.event, Norm | PathLength):
+            return self.event.value / self.value_scale
+        return 1.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        asked = self.log10_times
+        return {
+            "until": None if self.until is None else str(self.until),
+            "log10_times": None if asked is None else asked.tolist(),
+            "units": self.units,
+            "points": self.points,
+            "rtol": self.rtol,
+            "method": self.method,
+        }
+
+    def labelled_times(self, us: np.ndarray) -> np.ndarray:
+        """log10 time in the run's units, −∞ for the start; requested times exactly as requested."""
+        times = log10_from_u(us) - self.time_shift
+        if self.log10_times is not None:
+            count = min(len(times), len(self.log10_times))
+            asked = self.log10_times[:count]
+            exact = np.isclose(times[:count], asked, rtol=1e-12, atol=1e-12)
+            times[:count] = np.where(exact, asked, times[:count])
+        elif isinstance(self.until, Time) and len(times) == self.points - 1:
+            times[-1] = self.until.log10_time
+        return np.concatenate([[-np.inf], times])
+
+    def where(self, u: float) -> str:
+        return f"log10 t = {float(log10_from_u(u)) - self.time_shift:.8g}"
+
+
+def make_request(
+    model: Any,
+    start: Any,
+    until: Any,
+    times: Any,
+    log10_times: Any,
+    units: str | None,
+    points: Any,
+    rtol: Any,
+    method: str,
+    progress: str | None | Report,
+) -> Request:
+    if not isinstance(model, UFM):
+        raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
+    if isinstance(points, bool) or not isinstance(points, int | np.integer) or points < 2:
+        raise InputError(
+            f"Argument `points` must be a whole number of at least 2, but is {points!r}."
+        )
+    if not isinstance(rtol, int | float | np.floating) or not 1e-12 <= rtol <= 1e-2:
+        raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {rtol!r}.")
+    if method not in ("auto", *METHODS):
+        raise InputError(
+            f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {method!r}."
+        )
+    return Request(
+        model=model,
+        until=_check_until(model, until, times, log10_times),
+        log10_times=_check_requested_times(times, log10_times),
+        units=model.result_units(start, units),
+        points=int(points),
+        rtol=float(rtol),
+        method=AUTO_METHOD if method == "auto" else method,
+        progress=progress,
+    )
+
+
+def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target | None:
+    arguments = {"until": until, "times": times, "log10_times": log10_times}
+    given = [name for name, value in arguments.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"Give one of `until`, `times` and `log10_times`, but not {given}.")
+    if until is None:
+        if given:
+            return None
+        return Steady() if model.loss == MSE else Collapse()
+    if not isinstance(until, Target):
+        raise InputError(
+            "Argument `until` must be Time, Collapse, Norm, PathLength or Steady, "
+            f"but is {until!r}."
+        )
+    if isinstance(until, Steady) and model.loss != MSE:
+        raise InputError(
+            "Argument `until` cannot be Steady for cross-entropy, whose norm grows for ever: "
+            "use Collapse or Time."
+        )
+    return until
+
+
+def _check_requested_times(times: Any, log10_times: Any) -> np.ndarray | None:
+    """log10 of the requested times; time 0 is the start, which is kept anyway."""
+    if times is not None:
+        values = check_times("times", times)
+        return np.log10(values[values > 0])
+    if log10_times is None:
+        return None
+    try:
+        values = np.atleast_1d(np.array(log10_times, dtype=float))
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if values.ndim != 1 or values.size == 0 or not np.all(np.isfinite(values)):
+        raise InputError(
+            f"Argument `log10_times` must be a list of finite numbers, but is {log10_times!r}."
+        )
+    if np.any(np.diff(values) <= 0):
+        raise InputError(
+            f"Argument `log10_times` must be strictly increasing, but is {log10_times!r}."
+        )
+    return values

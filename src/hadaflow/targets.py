@@ -1,0 +1,126 @@
+"""What a run may be asked to reach."""
+
+import dataclasses
+import math
+from typing import Any
+
+from hadaflow.errors import InputError
+
+
+def _positive(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Argument `{name}` must be a positive number, but is {value!r}."
+        ) from None
+    if not (math.isfinite(number) and number > 0):
+        raise InputError(f"Argument `{name}` must be a positive number, but is {value!r}.")
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Time:
+    """Stop at a time: `Time(1e6)`, or `Time(log10=4000)` for times beyond 1e308."""
+
+    t: float | None = None
+    log10: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.t is None) == (self.log10 is None):
+            raise InputError("`Time` takes either a time `t` or its `log10`, one of the two.")
+        if self.t is not None:
+            _positive("t", self.t)
+        elif not math.isfinite(float(self.log10)):  # pyright: ignore[reportArgumentType]
+            raise InputError(f"Argument `log10` must be a finite number, but is {self.log10!r}.")
+
+    @property
+    def log10_time(self) -> float:
+        return math.log10(self.t) if self.t is not None else float(self.log10)  # pyright: ignore
+
+    def __str__(self) -> str:
+        return f"time:{self.t!r}" if self.t is not None else f"log10time:{self.log10!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Collapse:
+    """Stop at neural collapse: when max_i |(K−1)â_i − 1| falls below `tolerance`."""
+
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not 1e-12 <= _positive("tolerance", self.tolerance):
+            raise InputError(
+                "Argument `tolerance` of `Collapse` must be at least 1e-12 (double precision "
+                f"resolves no less), but is {self.tolerance!r}."
+            )
+
+    def __str__(self) -> str:
+        return f"collapse:{self.tolerance!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """Stop when ‖a‖₁ over the non-trivial modes, in the run's units, reaches `value`."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _positive("value", self.value)
+
+    def __str__(self) -> str:
+        return f"norm:{self.value!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class PathLength:
+    """Stop at a path length: the time of the normalized gradient flow (Eq. 23)."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _positive("value", self.value)
+
+    def __str__(self) -> str:
+        return f"path:{self.value!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Steady:
+    """Stop at a steady state: when no logit changes by more than `tolerance` per unit of time.
+
+    Relative to the size of the logits; for flows that settle at a finite point (MSE).
+    """
+
+    tolerance: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _positive("tolerance", self.tolerance)
+
+    def __str__(self) -> str:
+        return f"steady:{self.tolerance!r}"
+
+
+Target = Time | Collapse | Norm | PathLength | Steady
+
+_KINDS = {
+    "time": lambda x: Time(x),
+    "log10time": lambda x: Time(log10=x),
+    "collapse": lambda x: Collapse(x),
+    "norm": lambda x: Norm(x),
+    "path": lambda x: PathLength(x),
+    "steady": lambda x: Steady(x),
+}
+
+
+def parse_target(text: str) -> Target:
+    """A target from the command line, such as `collapse:1e-6` or `log10time:4000`."""
+    kind, _, value = text.partition(":")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if kind not in _KINDS or math.isnan(number):
+        allowed = ", ".join(f"{k}:NUMBER" for k in _KINDS)
+        raise InputError(f"Argument `until` must be one of {allowed}, but is {text!r}.")
+    return _KINDS[kind](number)

@@ -1,0 +1,340 @@
+"""The result of a run: states, clocks, what was asked, and how far to trust it."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from hadaflow import metrics, plotting
+from hadaflow.errors import InputError
+from hadaflow.model import MSE, UFM
+from hadaflow.states import RAW, Parameters, Spectrum
+
+SCHEMA = "hadaflow-trajectory-1"
+STATUSES = ("collapsed", "reached", "steady", "never-collapses", "interrupted", "failed")
+
+
+@functools.cache
+def package_versions() -> dict[str, str]:
+    """Versions of everything that computes, for the record."""
+    names = ("hadaflow", "jax", "jaxlib", "diffrax", "numpy", "scipy")
+    return {"python": platform.python_version()} | {n: metadata.version(n) for n in names}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trajectory:
+    """What one simulation produced; metrics, plots and reports read only this.
+
+    Arrays are in `units`. `arrays` holds the states, time first and after any batch axis of runs:
+    `log_a` and `C` for the reduced view, the parameter matrices for the full view.
+    """
+
+    model: UFM
+    view: str
+    arrays: dict[str, np.ndarray]
+    log10_time: np.ndarray
+    status: str
+    message: str
+    units: str = "scaled"
+    path_length: np.ndarray | None = None
+    iterations: np.ndarray | None = None
+    steps: int = 0
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    versions: dict[str, str] = dataclasses.field(default_factory=package_versions)
+
+    # --- clocks and states -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.log10_time)
+
+    @property
+    def time(self) -> np.ndarray:
+        """Time itself; infinite where it exceeds 1e308, so prefer `log10_time`."""
+        with np.errstate(over="ignore"):
+            return np.power(10.0, self.log10_time)
+
+    @functools.cached_property
+    def log_a(self) -> np.ndarray:
+        """Natural log of the logit singular values, (…, times, modes)."""
+        if self.view == "reduced":
+            return self.arrays["log_a"]
+        Z = self.parameters.Z
+        values = np.linalg.svd(Z, compute_uv=False)[..., : self.model.modes]
+        scale = 1.0 if self.units == RAW else self.model.singular_value_scale
+        with np.errstate(divide="ignore"):
+            return np.log(values / scale)
+
+    @property
+    def a(self) -> np.ndarray:
+        """Logit singular values: by mode in the reduced view, descending in the full view."""
+        return np.exp(self.log_a)
+
+    @property
+    def C(self) -> np.ndarray:
+        """Conserved differences α² − β² of the reduced view."""
+        return self._reduced("C")
+
+    @property
+    def a_hat(self) -> np.ndarray:
+        """Non-trivial singular values divided by their sum; NaN where all are zero."""
+        with np.errstate(invalid="ignore"):
+            return np.exp(self._log_nontrivial - self.log_norm[..., None])
+
+    @property
+    def log_norm(self) -> np.ndarray:
+        """Natural log of ‖a‖₁ over the non-trivial modes."""
+        return np.logaddexp.reduce(self._log_nontrivial, axis=-1)
+
+    @property
+    def parameters(self) -> Parameters:
+        """All states of a full view as one batch of parameter matrices."""
+        if self.view != "full":
+            raise InputError("This trajectory is a reduced one: `lift` its states for matrices.")
+        names = ("Z",) if self.model.depth == 1 else ("W", "H")
+        return Parameters(tuple(self.arrays[n] for n in names))
+
+    def state(self, index: int) -> Spectrum | Parameters:
+        """The state at one saved point, ready to start another run from."""
+        if self.view == "full":
+            return Parameters(tuple(f[..., index, :, :] for f in self.parameters.factors))
+        return Spectrum(self.a[..., index, :], self.C[..., index, :], self.units)
+
+    @property
+    def _log_nontrivial(self) -> np.ndarray:
+        if self.view == "full":
+            return self.log_a[..., : self.model.basis.modes]
+        return self.log_a[..., -self.model.basis.modes :]
+
+    def _reduced(self, name: str) -> np.ndarray:
+        if self.view != "reduced":
+            raise InputError(
+                f"`{name}` belongs to the reduced view; `project` a full state for it."
+            )
+        return self.arrays[name]
+
+    # --- readings --------------------------------------------------------------------------------
+
+    def measure(self, metric: metrics.Metric) -> np.ndarray:
+        """`metric` (a name or your own function) at every saved point."""
+        return metrics.measure(metric, self.model, self._states(), units=self.units)
+
+    def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
+        """Exact derivative of `metric` along the flow at every saved point."""
+        return metrics.rate(metric, self.model, self._states(), flow=flow, units=self.units)
+
+    def _states(self) -> Spectrum | Parameters:
+        if self.view == "full":
+            return self.parameters
+        return Spectrum(self.a, self.C, self.units)
+
+    def __repr__(self) -> str:
+        return f"<Trajectory {self.status}: {len(self)} points, K = {self.model.classes}>"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """A readable account of the run."""
+        m = self.model
+        runs = f", {self.log_a.shape[0]} runs" if self.log_a.ndim == 3 else ""
+        width = f", width {m.width}" if self.view == "full" and m.depth == 2 else ""
+        lines = [
+            f"hadaflow trajectory · {self.status}",
+            f"  {self.message}",
+            f"  model       {m.classes} classes × {m.samples} samples, depth {m.depth}{width}, "
+            f"{m.loss} ({m.reduction}), {self.view} view{runs}",
+            f"  points      {len(self)} from t = 0, {self.steps} steps",
+        ]
+        if self.iterations is not None:
+            lines.append(f"  iterations  {int(self.iterations[-1])}")
+        lines.append(
+            f"  end         log10 t = {_number(self.log10_time[-1])} ({self.units} units), "
+            f"log‖a‖₁ = {_range(self.log_norm[..., -1])}"
+            + ("" if self.path_length is None else f", path {_range(self.path_length[..., -1])}")
+        )
+        start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
+        lines.append(
+            f"  â           {_range(start)} at the start, {_range(end)} at the end "
+            f"(collapse: {1 / m.basis.modes:.6g})"
+        )
+        kl = self.measure("kl")
+        lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}")
+        return "\n".join(lines)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Singular values, their direction, KL and M against log time; written to `path` if given.
+
+        Returns the matplotlib figure.
+        """
+        data = self.to_xarray().assign(
+            {name: (self._dims("time"), self.measure(name)) for name in ("kl", "l2")}
+        )
+        if self.model.loss == MSE and self.view == "reduced":
+            data = data.isel(mode=slice(1, None))
+        figure = plotting.draw(data, title=self._title())
+        if path is not None:
+            target = Path(path)
+            suffix = target.suffix.lower().lstrip(".") or "png"
+            formats = figure.canvas.get_supported_filetypes()
+            if suffix not in formats:
+                raise InputError(
+                    f"Argument `path` must end in one of {', '.join(sorted(formats))}, "
+                    f"but is {str(path)!r}."
+                )
+            write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
+        return figure
+
+    def _title(self) -> str:
+        m = self.model
+        return f"K = {m.classes}, n = {m.samples}, depth {m.depth}, {m.loss}: {self.status}"
+
+    # --- labelled arrays and files ---------------------------------------------------------------
+
+    def _dims(self, *last: str) -> tuple[str, ...]:
+        return (*(("run",) if self.log_a.ndim == 3 else ()), *last)
+
+    def to_xarray(self) -> xr.Dataset:
+        """Everything as a labelled dataset, in the units of the run; modes numbered from 1."""
+        variables = {
+            "log_norm": (self._dims("time"), self.log_norm),
+            "log_a": (self._dims("time", "mode"), self.log_a),
+            "a": (self._dims("time", "mode"), self.a),
+        }
+        if self.log_a.shape[-1] == self.model.basis.modes:
+            variables["a_hat"] = (self._dims("time", "mode"), self.a_hat)
+            first = 1
+        else:  # all K modes: the constant one is number 0 and has no share of the direction
+            padded = np.full(self.log_a.shape, np.nan)
+            padded[..., -self.model.basis.modes :] = self.a_hat
+            variables["a_hat"] = (self._dims("time", "mode"), padded)
+            first = 0
+        for name, values in self.arrays.items():
+            if name != "log_a":
+                last = ("mode",) if self.view == "reduced" else (f"{name}_row", f"{name}_column")
+                variables[name] = (self._dims("time", *last), values)
+        if self.path_length is not None:
+            variables["path_length"] = (self._dims("time"), self.path_length)
+        coords: dict[str, Any] = {
+            "log10_time": ("time", self.log10_time),
+            "mode": np.arange(first, first + self.log_a.shape[-1], dtype=np.int32),
+        }
+        if self.iterations is not None:
+            coords["iteration"] = ("time", self.iterations)
+        attributes = {"units": self.units, "status": self.status, "message": self.message}
+        return xr.Dataset(variables, coords, attributes)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to a NetCDF file; all of it or, if anything fails, nothing."""
+        record = {
+            "model": dataclasses.asdict(self.model),
+            "view": self.view,
+            "status": self.status,
+            "message": self.message,
+            "units": self.units,
+            "steps": self.steps,
+            "settings": self.settings,
+            "diagnostics": self.diagnostics,
+            "versions": self.versions,
+        }
+        if self.model.depth == 1:
+            record["model"]["width"] = None
+        arrays = self._stored_arrays()
+        dataset = xr.Dataset(
+            {n: ([f"{n}_{i}" for i in range(v.ndim)], v) for n, v in arrays.items()}
+        )
+        text = json.dumps(record, allow_nan=False)
+        dataset.attrs = {"schema": SCHEMA, "record": text, "sha256": _checksum(text, arrays)}
+        write_atomically(Path(path), lambda tmp: dataset.to_netcdf(tmp, engine="scipy"))
+
+    def _stored_arrays(self) -> dict[str, np.ndarray]:
+        extra = {
+            "log10_time": self.log10_time,
+            "path_length": self.path_length,
+            "iterations": None if self.iterations is None else self.iterations.astype(float),
+        }
+        return dict(self.arrays) | {n: v for n, v in extra.items() if v is not None}
+
+
+def load(path: str | os.PathLike[str]) -> Trajectory:
+    """Read a run written by `Trajectory.save`."""
+    if not Path(path).is_file():
+        raise InputError(f"Cannot read {str(path)!r}: there is no such file.")
+    try:
+        with xr.open_dataset(path, engine="scipy", decode_cf=False) as dataset:
+            dataset = dataset.load()
+    except Exception as error:  # whatever the reader meets in a foreign file
+        raise InputError(
+            f"Cannot read {str(path)!r}: not a trajectory file, or damaged ({type(error).__name__})."
+        ) from error
+    if dataset.attrs.get("schema") != SCHEMA:
+        raise InputError(
+            f"Cannot read {str(path)!r}: its schema is {dataset.attrs.get('schema')!r}, "
+            f"but this version reads {SCHEMA!r}."
+        )
+    # NetCDF 3 is big-endian; back to the machine's own order.
+    arrays = {str(n): v.values.astype(np.float64) for n, v in dataset.variables.items()}
+    text = str(dataset.attrs.get("record"))
+    if _checksum(text, arrays) != dataset.attrs.get("sha256"):
+        raise InputError(f"Cannot read {str(path)!r}: its contents do not match its checksum.")
+    record = json.loads(text)
+    log10_time = arrays.pop("log10_time")
+    path_length = arrays.pop("path_length", None)
+    iterations = arrays.pop("iterations", None)
+    return Trajectory(
+        model=UFM(**record.pop("model")),
+        arrays=arrays,
+        log10_time=log10_time,
+        path_length=path_length,
+        iterations=None if iterations is None else iterations.astype(int),
+        **record,
+    )
+
+
+def write_atomically(path: Path, write: Any) -> None:
+    """Call `write(temporary path)` beside `path`, then rename: never a half-written file."""
+    if not path.parent.is_dir():
+        raise InputError(f"Cannot write {str(path)!r}: the folder does not exist.")
+    if path.is_dir():
+        raise InputError(f"Cannot write {str(path)!r}: it is a folder.")
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"Cannot write {str(path)!r}: {error.strerror}.") from error
+    os.close(descriptor)
+    try:
+        write(temporary)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def _checksum(text: str, arrays: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(arrays[name], dtype="<f8")
+        digest.update(f"{name}{values.shape}".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+def _number(value: float) -> str:
+    return "−∞" if value == -np.inf else f"{value:.8g}"
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = np.min(values), np.max(values)
+    return f"{low:.6g}" if low == high else f"{low:.6g} … {high:.6g}"
