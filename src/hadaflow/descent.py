@@ -38,7 +38,7 @@ def descend(
     momentum: float = 0.0,
     points: int = 100,
     units: str | None = None,
-    progress: str | None | Report = "auto",
+    progress: str | Report | None = "auto",
 ) -> Trajectory:
     """Gradient descent from `start`, states kept at about `points` geometric iterations.
 
@@ -68,35 +68,15 @@ def descend(
         "units": units,
     }
     began = time.perf_counter()
+
+    def run(system, x0):
+        return _run(system, x0, kept, learning_rate, momentum, progress)
+
     if isinstance(start, Parameters):
-        view = "full"
-        small_model, small, expand = compress(model, model.check_parameters(start))
-        system = MatrixDescent(small_model)
-        x0 = tuple(np.moveaxis(_flat_batch(f, 2), 0, -1) for f in small.factors)
-        batch = start.batch
+        arrays, done, interrupted = _descend_matrices(model, model.check_parameters(start), run)
     else:
-        view, expand = "reduced", None
-        scaled = model.scaled(start, units)
-        system, batch = SpectralDescent(model), scaled.a.shape[:-1]
-        factor = model.singular_value_scale
-        layers = layer_singular_values(
-            _flat_batch(scaled.a, 1) * factor, _flat_batch(scaled.C, 1) * factor
-        )
-        x0 = (layers[0] * layers[1],) if model.depth == 1 else layers
-    states, done, interrupted = _run(system, x0, kept, learning_rate, momentum, progress)
+        arrays, done, interrupted = _descend_spectrum(model, model.scaled(start, units), units, run)
     iterations = np.concatenate([[0], kept[:done]])
-    if view == "full":
-        stacked = [np.moveaxis(np.stack(f), -1, 0) for f in zip(*states, strict=True)]
-        assert expand is not None
-        factors = expand_batch(expand, stacked, batch)
-        factors[0][..., 0, :, :], factors[-1][..., 0, :, :] = start.factors[0], start.factors[-1]
-        names = ("Z",) if model.depth == 1 else ("W", "H")
-        arrays = dict(zip(names, factors, strict=True))
-    else:
-        stacked = [
-            np.stack(f, axis=1).reshape(*batch, len(states), -1) for f in zip(*states, strict=True)
-        ]
-        arrays = _spectral_arrays(model, stacked, units)
     with np.errstate(divide="ignore"):
         log10_time = np.log10(iterations * learning_rate)
     if units != RAW:
@@ -105,7 +85,7 @@ def descend(
     status, message = _ending(int(iterations[-1]), interrupted, finite)
     return Trajectory(
         model=model,
-        view=view,
+        view="full" if isinstance(start, Parameters) else "reduced",
         arrays=arrays,
         log10_time=log10_time,
         iterations=iterations,
@@ -122,7 +102,10 @@ def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
     if interrupted:
         return "interrupted", f"Interrupted after iteration {last}; the finished part is here."
     if not finite:
-        return "failed", "The iterates overflowed: the learning rate is too large."
+        return (
+            "failed",
+            "A singular value overflowed or turned negative: the learning rate is too large.",
+        )
     return "reached", f"All {last} iterations done."
 
 
@@ -153,7 +136,6 @@ class MatrixDescent:
     model: UFM
 
     def push(self, factors):
-        model = self.model
         if len(factors) == 1:
             return (self._residual(factors[0]),)
         W, H = factors
@@ -240,24 +222,43 @@ def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
     return states, done, interrupted
 
 
-def _flat_batch(array: np.ndarray, core: int) -> np.ndarray:
-    """All leading axes but the last `core` as one."""
-    return array.reshape(-1, *array.shape[array.ndim - core :])
+# --- between states and the arrays of the loop ---------------------------------------------------
 
 
-def expand_batch(expand, stacked: list[np.ndarray], batch: tuple[int, ...]) -> list[np.ndarray]:
-    """(runs, times, rows, columns) factors back at full width, in the shape of the batch."""
-    times_first = [np.swapaxes(f, 0, 1).reshape(f.shape[1], *batch, *f.shape[2:]) for f in stacked]
+def _descend_matrices(
+    model: UFM, start: Parameters, run
+) -> tuple[dict[str, np.ndarray], int, bool]:
+    narrow, state, expand = compress(model, start)
+    batch = start.batch
+    # Runs of the batch on the last axis inside the loop, on the first ones outside.
+    x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
+    states, done, interrupted = run(MatrixDescent(narrow), x0)
+    times_first = [
+        np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
+        for f in zip(*states, strict=True)
+    ]
     wide = expand(Parameters(tuple(times_first))).factors
-    return [np.array(np.moveaxis(f, 0, len(batch))) for f in wide]
+    arrays = {}
+    for name, values, first in zip(model.factor_names, wide, start.factors, strict=True):
+        arrays[name] = np.array(np.moveaxis(values, 0, len(batch)))
+        arrays[name][..., 0, :, :] = first  # not rotated there and back
+    return arrays, done, interrupted
 
 
-def _spectral_arrays(model: UFM, layers: list[np.ndarray], units: str) -> dict[str, np.ndarray]:
-    scale = 1.0 if units == RAW else model.singular_value_scale
-    if len(layers) == 1:
+def _descend_spectrum(
+    model: UFM, start: Spectrum, units: str, run
+) -> tuple[dict[str, np.ndarray], int, bool]:
+    scale = model.singular_value_scale
+    alpha, beta = layer_singular_values(start.a * scale, start.C * scale)
+    x0 = (start.a * scale,) if model.depth == 1 else (alpha, beta)
+    states, done, interrupted = run(SpectralDescent(model), x0)
+    layers = [np.stack(f, axis=-2) for f in zip(*states, strict=True)]
+    if model.depth == 1:
         a, C = layers[0], np.zeros_like(layers[0])
     else:
         a = layers[0] * layers[1]
         C = (layers[0] - layers[1]) * (layers[0] + layers[1])
+    a[..., 0, :], C[..., 0, :] = start.a * scale, start.C * scale
+    shown = 1.0 if units == RAW else scale
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {"log_a": np.log(a / scale), "C": C / scale}
+        return {"log_a": np.log(a / shown), "C": C / shown}, done, interrupted

@@ -101,7 +101,7 @@ def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
 
     A list of seeds gives a batch, entry by entry the same as one seed at a time.
     """
-    if not np.isscalar(scale) or not np.isfinite(scale) or scale <= 0:  # pyright: ignore
+    if not isinstance(scale, int | float | np.floating) or not 0 < scale < np.inf:
         raise InputError(f"Argument `scale` must be a positive number, but is {scale!r}.")
     if isinstance(seed, Sequence | np.ndarray):
         if len(seed) == 0:

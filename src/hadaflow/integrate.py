@@ -33,17 +33,17 @@ _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pas
 class Flow(Protocol):
     """What is integrated: hashable, so that compiled code is shared between runs."""
 
-    def velocity(self, u, y, args): ...
+    def velocity(self, u, y, args) -> Any: ...
 
-    def error_scale(self, y, args):
+    def error_scale(self, y, args) -> Any:
         """The size, like `y`, against which an error in `y` counts as relative."""
         ...
 
-    def watch(self, y, args):
+    def watch(self, y, args) -> Any:
         """A number that is positive until the target is reached."""
         ...
 
-    def disarmed(self, args):
+    def disarmed(self, args) -> Any:
         """`args` with a target that is never reached."""
         ...
 
@@ -231,8 +231,9 @@ def _step(flow, parts, m: March, args, goal) -> March:
     error = jax.tree.map(lambda e, s: e / s, error, flow.error_scale(y, args))
     error = jax.tree.map(lambda e: jnp.where(jnp.isfinite(e), e, jnp.inf), error)
     order = solver.error_order(term)
+    # The error is scaled already; m.y stands in for y, which may have overflowed (0·∞ is NaN).
     keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
-        m.u, target, m.y, y, args, error, order, m.controller_state
+        m.u, target, m.y, m.y, args, error, order, m.controller_state
     )
     # A step cut short to land on a goal says nothing about the step after it.
     clipped = keep & (target < m.next_u)
@@ -247,8 +248,8 @@ def _step(flow, parts, m: March, args, goal) -> March:
         y=y,
         solver_state=solver_state,
         controller_state=controller_state,
-        accepted=m.accepted + taken,
-        rejected=m.rejected + ~taken,
+        accepted=m.accepted + jnp.where(taken, 1, 0),
+        rejected=m.rejected + jnp.where(taken, 0, 1),
         reached=reached,
         stuck=next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290),
     )
@@ -275,7 +276,7 @@ def _to_goals(flow, method, march, saved, count, args, goals, tolerance):
         landed = m.u >= goal
         row = jnp.where(landed, count, len(goals))  # out of range is dropped
         saved = jax.tree.map(lambda s, x: s.at[row].set(x, mode="drop"), saved, m.y)
-        return m, saved, count + landed
+        return m, saved, count + jnp.where(landed, 1, 0)
 
     return lax.while_loop(
         lambda c: _going(c[0], limit) & (c[2] < len(goals)), next_goal, (march, saved, count)

@@ -95,6 +95,11 @@ class UFM:
         return ((K, N),) if self.depth == 1 else ((K, d), (d, N))
 
     @property
+    def factor_names(self) -> tuple[str, ...]:
+        """Names of the parameter matrices."""
+        return ("Z",) if self.depth == 1 else ("W", "H")
+
+    @property
     def feature_width(self) -> int:
         assert self.width is not None
         return self.width
@@ -199,7 +204,7 @@ class UFM:
 
     @float64
     def log_energy(self, a):
-        """log of `energy`, exact where the energy itself underflows."""
+        """Log of `energy`, exact where the energy itself underflows."""
         if self.loss == MSE:
             return jnp.log(self.energy(a))
         return log_softplus(jax.nn.logsumexp(-self.basis.psi(a), axis=-1))

@@ -9,7 +9,7 @@ import xarray as xr
 _COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 _LABELLED_MODES = 7
 
-_STYLE = {
+_STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,

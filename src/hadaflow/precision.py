@@ -7,14 +7,12 @@ one of its own functions runs, and hands back NumPy arrays, which keep their pre
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from jax.core import Tracer
 
 
 def double_precision() -> Any:
@@ -33,7 +31,7 @@ def _to_jax(argument: Any) -> Any:
     return argument
 
 
-def float64(function: Callable[P, R]) -> Callable[P, R]:
+def float64(function: Callable[..., Any]) -> Callable[..., Any]:
     """Run `function` in float64 on NumPy-compatible arrays; return NumPy arrays.
 
     Inside a JAX transformation (`jit`, `grad`, `vmap`) the call passes straight through, so the
@@ -41,13 +39,12 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        leaves = jax.tree.leaves((args, kwargs))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return function(*args, **kwargs)
         with double_precision():
             converted = [_to_jax(arg) for arg in args]
             named = {name: _to_jax(arg) for name, arg in kwargs.items()}
-            return to_numpy(cast(Callable[..., R], function)(*converted, **named))
+            return to_numpy(function(*converted, **named))
 
     return wrapper

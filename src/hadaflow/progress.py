@@ -18,8 +18,8 @@ class Progress:
     `progress=None` for silence or a function of (text, fraction) to show progress your own way.
     """
 
-    def __init__(self, progress: str | None | Report, title: str) -> None:
-        if isinstance(progress, str) and progress != "auto" or isinstance(progress, bool):
+    def __init__(self, progress: str | Report | None, title: str) -> None:
+        if (isinstance(progress, str) and progress != "auto") or isinstance(progress, bool):
             raise InputError(
                 f'Argument `progress` must be "auto", None or a function, but is {progress!r}.'
             )
@@ -39,17 +39,17 @@ class Progress:
         if not self._shown or time.monotonic() - self._began < _QUIET_SECONDS:
             return
         if self._bar is None:
-            self._start()
+            self._bar, self._task = self._start()
         total = None if fraction is None else 1.0
         self._bar.update(self._task, description=f"{self._title}  {text}", total=total)
         if fraction is not None:
             self._bar.update(self._task, completed=min(fraction, 1.0))
 
-    def _start(self) -> None:
+    def _start(self) -> tuple[Any, Any]:
         from rich import progress as rich_progress
         from rich.console import Console
 
-        self._bar = rich_progress.Progress(
+        bar = rich_progress.Progress(
             rich_progress.SpinnerColumn(),
             rich_progress.TextColumn("{task.description}"),
             rich_progress.BarColumn(bar_width=24),
@@ -57,8 +57,8 @@ class Progress:
             console=Console(stderr=True),
             transient=True,
         )
-        self._bar.start()
-        self._task = self._bar.add_task(self._title, total=None)
+        bar.start()
+        return bar, bar.add_task(self._title, total=None)
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:

@@ -41,7 +41,7 @@ class Request:
     points: int
     rtol: float
     method: str
-    progress: str | None | Report
+    progress: str | Report | None
 
     @property
     def time_shift(self) -> float:
@@ -118,7 +118,7 @@ def make_request(
     points: Any,
     rtol: Any,
     method: str,
-    progress: str | None | Report,
+    progress: str | Report | None,
 ) -> Request:
     if not isinstance(model, UFM):
         raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")

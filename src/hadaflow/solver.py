@@ -1,6 +1,5 @@
 """`solve(model, start, until)`: a trajectory of the gradient flow, to any time."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -11,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.closed_forms import mse_path_length, mse_singular_values
+from hadaflow.errors import InputError
 from hadaflow.flows import FullFlow, ReducedFlow, singular_values
 from hadaflow.initial import compress
 from hadaflow.integrate import Integration, Outcome
-from hadaflow.errors import InputError
 from hadaflow.model import MSE, UFM
 from hadaflow.precision import double_precision
 from hadaflow.progress import Progress, Report
-from hadaflow.requests import Request, make_request, u_from_log10
+from hadaflow.requests import Request, make_request
 from hadaflow.states import Parameters, Spectrum
 from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target
 from hadaflow.trajectory import Trajectory
@@ -27,6 +26,8 @@ from hadaflow.trajectory import Trajectory
 # limits stand for minutes; the first is ten times the collapse norm up to which an end is promised.
 _NORM_LIMIT = 1e6
 _STEP_LIMIT = 2e7
+# Looser local errors would keep the direction from settling at all.
+_LOOSEST = 1e-5
 
 
 def solve(
@@ -40,7 +41,7 @@ def solve(
     points: int = 200,
     rtol: float = 1e-8,
     method: str = "auto",
-    progress: str | None | Report = "auto",
+    progress: str | Report | None = "auto",
 ) -> Trajectory:
     """Follow the gradient flow of `model` from `start`.
 
@@ -129,7 +130,7 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
     with np.errstate(divide="ignore"):
         log_a0 = np.log(start.a)
     values = (log_a0, model.excess(start.a, start.C), start.C, request.target_value)
-    tolerance = request.rtol / max(10.0, _collapse_amplification(request))
+    tolerance = min(request.rtol / max(10.0, _collapse_amplification(request)), _LOOSEST)
 
     with double_precision():
         args = tuple(jnp.asarray(v) for v in values)
@@ -246,7 +247,7 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
         raise InputError(f"Argument `start` must be one state, but is a batch of {start.batch}.")
     small_model, small, expand = compress(model, start)
     flow = FullFlow(small_model, type(event) if event else None)
-    tolerance = request.rtol / 10
+    tolerance = min(request.rtol / 10, _LOOSEST)
     with double_precision():
         args = (jnp.asarray(request.target_value),)
         y0 = (tuple(jnp.asarray(f) for f in small.factors), jnp.zeros(()))
@@ -260,10 +261,9 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
     rows = [
         np.concatenate([f[None], s]) for f, s in zip(start.factors, states.factors, strict=True)
     ]
-    names = ("Z",) if model.depth == 1 else ("W", "H")
     status, message = _ending(request, outcome)
     return _result(
-        request, "full", dict(zip(names, rows, strict=True)), outcome.us,
+        request, "full", dict(zip(model.factor_names, rows, strict=True)), outcome.us,
         np.concatenate([[0.0], path]), status, message, outcome, tolerance,
     )  # fmt: skip
 

@@ -100,8 +100,7 @@ class Trajectory:
         """All states of a full view as one batch of parameter matrices."""
         if self.view != "full":
             raise InputError("This trajectory is a reduced one: `lift` its states for matrices.")
-        names = ("Z",) if self.model.depth == 1 else ("W", "H")
-        return Parameters(tuple(self.arrays[n] for n in names))
+        return Parameters(tuple(self.arrays[name] for name in self.model.factor_names))
 
     def state(self, index: int) -> Spectrum | Parameters:
         """The state at one saved point, ready to start another run from."""

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from hadaflow.errors import InputError
 from hadaflow.precision import double_precision, to_numpy
@@ -31,7 +32,7 @@ def walsh_hadamard(x: Any) -> Any:
     >>> walsh_hadamard([1.0, 2.0, 3.0, 4.0])
     array([10., -2., -4.,  0.])
     """
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         return transform(x)
     dtype = np.float32 if getattr(x, "dtype", None) == np.float32 else np.float64
     with double_precision():

@@ -19,9 +19,9 @@ def orbit() -> Trajectory:
     """Figure 1's start to collapse, saved evenly in log log time so that every stage is seen."""
     model = UFM(classes=8)
     end = solve(model, START, Collapse(1e-6)).log10_time[-1]
-    early = np.linspace(-2.0, 1.0, 60, endpoint=False)
-    late = np.geomspace(10.0, end * np.log(10.0), 340) / np.log(10.0)
-    return solve(model, START, log10_times=np.concatenate([early * 1.0, late]))
+    early = np.linspace(-2.0, 1.0, 100, endpoint=False)
+    late = np.geomspace(1.0, end, 300)
+    return solve(model, START, log10_times=np.concatenate([early, late]))
 
 
 def draw(run: Trajectory) -> Any:
@@ -51,7 +51,7 @@ def draw(run: Trajectory) -> Any:
             axis.axhline(1 / 7, color=_GREY, ls=":", lw=1)
         axes[1, 1].set_yscale("log")
         _mark_turning_points(axes[:, 2], x, rows["$M$"][:, 0])
-        axes[0, 0].legend(frameon=False, fontsize=9, loc="center left")
+        axes[0, 0].legend(frameon=False, fontsize=9, loc="upper left")
         figure.suptitle("K = 8 from a(0) = (1, 1, 1, 1, .001, .001, .001): above, the paper's times; "
                         "below, to collapse", fontsize=11)  # fmt: skip
     return figure
@@ -69,8 +69,8 @@ def _mark_turning_points(axes: Any, x: np.ndarray, M: np.ndarray) -> None:
     dip = int(np.argmin(np.where(x < 2, M, np.inf)))
     peak = int(np.argmax(M))
     for axis, index, name, offset in (
-        (axes[0], dip, "dip", (14, 6)),
-        (axes[1], peak, "peak", (-80, -14)),
+        (axes[0], dip, "dip", (-8, 14)),
+        (axes[1], peak, "peak", (-30, -24)),
     ):
         axis.plot(x[index], M[index], "o", color=_ORANGE, ms=5)
         axis.annotate(

@@ -1,0 +1,16 @@
+import hypothesis
+import jax
+import pytest
+
+hypothesis.settings.register_profile(
+    "hadaflow", deadline=None, derandomize=True, max_examples=20, print_blob=True
+)
+hypothesis.settings.load_profile("hadaflow")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _strict_jax():
+    """Silent broadcasting and mixed precision are errors; float64 must come from the library."""
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    assert not jax.config.jax_enable_x64  # pyright: ignore
