@@ -5,6 +5,7 @@ import functools
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from hadaflow.errors import InputError
 from hadaflow.precision import float64
@@ -52,9 +53,15 @@ class Sylvester:
                 f"Argument `v` must have last axis {self.modes} (classes − 1), "
                 f"but has shape {v.shape}."
             )
-        # A zero stands in for the trivial mode.
-        w = transform(jnp.concatenate([jnp.zeros_like(v[..., :1]), v], axis=-1))
-        return w[..., :1] - w[..., 1:]
+        return self.padded_psi(pad(v))[..., 1:]
+
+    def padded_psi(self, v):
+        """`psi` of an array with a zero in front for the trivial mode; so has the result.
+
+        For compiled code: without the zero every product would copy its argument and its result.
+        """
+        w = transform(v)
+        return w[..., :1] - w
 
     @functools.cached_property
     def dense_psi(self) -> np.ndarray:
@@ -73,3 +80,14 @@ class Sylvester:
                 f"`classes` = {DENSE_LIMIT}. Use the reduced view."
             )
         return sylvester_matrix(self.classes)
+
+
+def pad(v):
+    """`v` with a zero put in front for the trivial mode."""
+    return jnp.concatenate([jnp.zeros_like(v[..., :1]), v], axis=-1)
+
+
+def with_front(v, value):
+    """`v` with its front entry replaced; a selection fuses with what is around it, a write does not."""
+    index = lax.broadcasted_iota(int, v.shape, v.ndim - 1)
+    return jnp.where(index == 0, value, v)

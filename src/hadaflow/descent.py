@@ -19,7 +19,7 @@ from hadaflow.errors import InputError
 from hadaflow.initial import compress, layer_singular_values
 from hadaflow.model import MSE, UFM
 from hadaflow.precision import double_precision
-from hadaflow.progress import Progress, Report
+from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.states import RAW, Parameters, Spectrum
 from hadaflow.trajectory import Trajectory
 
@@ -57,7 +57,8 @@ def descend(
         A `Trajectory` with `iterations`; status "reached", or "interrupted" with the finished part,
         or "failed" when the iterates overflow.
     """
-    _check_settings(model, steps, learning_rate, momentum, points)
+    _check_settings(steps, learning_rate, momentum, points)
+    check_progress(progress)
     kept = np.unique(np.rint(np.geomspace(1, steps, points)).astype(int))
     units = model.result_units(start, units)
     settings = {
@@ -109,7 +110,7 @@ def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
     return "reached", f"All {last} iterations done."
 
 
-def _check_settings(model: UFM, steps: Any, learning_rate: Any, momentum: Any, points: Any) -> None:
+def _check_settings(steps: Any, learning_rate: Any, momentum: Any, points: Any) -> None:
     for name, value in (("steps", steps), ("points", points)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise InputError(

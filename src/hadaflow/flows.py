@@ -7,26 +7,36 @@ only as $e^{u - \text{slowness}}$, and nothing freezes, because $1 - p$ is never
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hadaflow import metrics
+from hadaflow.bases import with_front
 from hadaflow.model import UFM
 from hadaflow.targets import Collapse, Norm, PathLength, Steady
 
 
 @dataclasses.dataclass(frozen=True)
 class ReducedFlow:
-    """Singular values; the state is (δ…, path length), `args` = (log a₀, excess, C, target)."""
+    """Singular values of cross-entropy. The state is δ, with the path length in front.
+
+    The front entry is where the trivial mode would be, so that the transforms need no copies.
+    `args` = (log a₀, excess, C, target), the first three padded in front with −∞, 0 and 0.
+    """
 
     model: UFM
     balanced: bool
     target: type | None
 
     def a(self, y, args):
-        return self.model.displaced(args[0], None if self.balanced else args[1], y[:-1])
+        """Scaled singular values, zero in front."""
+        return with_front(self.displaced(y, args), 0.0)
+
+    def displaced(self, y, args):
+        """Scaled singular values of one or many states, NumPy arrays too; the front is arbitrary."""
+        return self.model.displaced(args[0], None if self.balanced else args[1], y)
 
     def _mobility(self, a, args):
         if self.balanced and self.model.depth == 2:
@@ -35,17 +45,16 @@ class ReducedFlow:
 
     def velocity(self, u, y, args):
         a = self.a(y, args)
-        direction, slowness = self.model.drive(a)
+        direction, slowness = self.model.padded_drive(a)
         force = direction * jnp.exp(u - slowness)
-        speed = jnp.linalg.norm(self._mobility(a, args) * force)
-        return jnp.append(force, speed)
+        return with_front(force, jnp.linalg.norm(self._mobility(a, args) * force))
 
     def error_scale(self, y, args):
         """δ is accurate enough when a is: an error in δ moves a by w(a)/a times itself."""
         a = self.a(y, args)
         w = self._mobility(a, args)
         relative = jnp.where(w > 0, a / jnp.where(w > 0, w, 1.0), 1.0)
-        return jnp.append(jnp.maximum(relative, 1e-290), y[-1] + jnp.sum(a) + 1e-290)
+        return jnp.maximum(with_front(relative, y[0] + jnp.sum(a)), 1e-290)
 
     def disarmed(self, args):
         return _disarmed(self.target, args)
@@ -53,18 +62,12 @@ class ReducedFlow:
     def watch(self, y, args):
         a, value = self.a(y, args), args[3]
         if self.target is Collapse:
-            return jnp.log(metrics.collapse_deviation(a) / value)
+            return jnp.log(metrics.collapse_deviation(a[1:]) / value)
         if self.target is Norm:
             return jnp.log(value / jnp.sum(a))
         if self.target is PathLength:
-            return 1.0 - y[-1] / value
+            return 1.0 - y[0] / value
         return jnp.ones(())
-
-
-@functools.partial(jax.jit, static_argnames="flow")
-def singular_values(flow: ReducedFlow, ys, args):
-    """Scaled singular values of a batch of integrated states."""
-    return jax.vmap(lambda y: flow.a(y, args))(ys)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,4 +111,4 @@ class FullFlow:
 
 def _disarmed(target: type | None, args):
     """The target's value is the last of `args`; some are approached from above, some from below."""
-    return (*args[:-1], jnp.asarray(0.0 if target in (Collapse, Steady) else jnp.inf))
+    return (*args[:-1], np.float64(0.0 if target in (Collapse, Steady) else np.inf))

@@ -18,15 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-_SOLVERS: dict[str, Callable[[], Any]] = {
-    "tsit5": diffrax.Tsit5,
-    "dopri8": diffrax.Dopri8,
-    "kvaerno5": lambda: diffrax.Kvaerno5(root_finder=diffrax.VeryChord(rtol=1e-9, atol=1e-9)),
-}
-METHODS = tuple(_SOLVERS)
+from hadaflow.steppers import make_solver
 
 _FIRST_STEP = 1e-3
-_CHUNK = 4096  # steps between two returns to Python: hundredths of a second to tenths
+_CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
+_BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
 
@@ -92,101 +88,109 @@ class Integration:
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
         """States at the increasing `goals`."""
-        goals_, march = jnp.asarray(goals), self._begin()
-        saved = jax.tree.map(lambda x: jnp.zeros((len(goals), *x.shape), x.dtype), self.y0)
-        count, ending, reason = jnp.asarray(0), "", ""
+        march, status, ending, reason = None, _Status.begin(), "", ""
+        ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
         try:
             while not ending:
-                march, saved, count = jax.block_until_ready(
-                    _to_goals(self.flow, self.method, march, saved, count, self.args, goals_,
-                              self.tolerance)
-                )  # fmt: skip
-                ending, reason = self._judge(march)
-                ending = "done" if int(count) == len(goals) else ending
+                after = _to_goals(self.flow, self.method, march, *self._numbers, goals, ys)
+                march, ys, status = after[0], after[1], _Status.read(after[2])
+                ending, reason = self._judge(march, status, goals[-1])
         except KeyboardInterrupt:
             ending = "interrupted"
-        us, ys = np.array(goals[: int(count)]), _numpy(saved, int(count))
-        if ending != "done" and float(march.u) > (us[-1] if len(us) else 0.0):
-            us, ys = _append(us, ys, float(march.u), march.y)
-        return Outcome(ending, us, ys, int(march.accepted), int(march.rejected), reason)
+        reached = goals <= status.u
+        us, ys = goals[reached], _rows(ys, reached)
+        if ending != "done" and march is not None and status.u > (us[-1] if len(us) else 0.0):
+            us = np.append(us, status.u)
+            ys = jax.tree.map(lambda a, b: np.concatenate([a, np.asarray(b)[None]]), ys, march.y)
+        return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
 
     def to_event(self, grid: Callable[[float], np.ndarray]) -> Outcome:
         """States on `grid(end)` where `end` is the u at which the event happens."""
-        march, records, ending, reason = self._begin(), [], "", ""
+        march, status, ending, reason = None, _Status.begin(), "", ""
+        records, complete = [], True
         try:
             while not ending:
-                march, us, ys, count = jax.block_until_ready(
-                    _to_event(self.flow, self.method, march, self.args, self.tolerance)
-                )
-                records.append((np.array(us)[: int(count)], _numpy(ys, int(count))))
-                if _size(records) > _RECORD_LIMIT:
-                    records = [_thinned(records)]
-                ending, reason = self._judge(march)
+                after = _to_event(self.flow, self.method, march, *self._numbers)
+                if complete:
+                    records.append(after[1])
+                    complete = sum(x.size for x in jax.tree.leaves(records)) <= _RECORD_LIMIT
+                # Last, so that an interruption never leaves a gap in the records.
+                march, status = after[0], _Status.read(after[2])
+                ending, reason = self._judge(march, status, np.inf)
         except KeyboardInterrupt:
             ending = "interrupted"
-        last = float(march.u), _numpy(march.y)
+        if march is None:
+            nothing = jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
+            return Outcome(ending, np.zeros(0), nothing)
+        end, y_end = status.u, march.y
         if ending == "event":
-            u, y = _locate(self.flow, self.method, march, self.args)
-            last = float(u), _numpy(y)
-        steps = int(march.accepted), int(march.rejected)
-        us, ys = self._on_grid(records, last, grid, accepted=steps[0])
-        return Outcome(ending, us, ys, *steps, reason)
-
-    def _on_grid(self, records, last, grid, accepted: int):
-        """Every step was recorded: one more from the record before each grid point leads to it."""
-        end, y_end = last
-        if end == 0:
-            return np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
-        us = np.concatenate([[0.0], *(u for u, _ in records)])
-        goals = grid(end)
-        if len(us) <= accepted:  # thinned: go the known way once more
+            end, y_end = _locate(self.flow, self.method, march, self.args)
+        goals = grid(float(end))
+        if complete:
+            ys = self._from_records(records, goals)
+        else:  # too many to keep: go the known way once more
             disarmed = self.flow.disarmed(self.args)
             again = dataclasses.replace(self, args=disarmed, give_up=lambda *_: "").to_goals(goals)
-            if again.ending != "done":  # interrupted
-                return again.us, again.ys
-            ys = again.ys
-        else:
-            first = jax.tree.map(lambda x: np.asarray(x)[None], self.y0)
-            ys = jax.tree.map(lambda *x: np.concatenate(x), first, *(y for _, y in records))
-            index = np.searchsorted(us, goals, side="right") - 1
-            ys = jax.tree.map(lambda y: jnp.asarray(y[index]), ys)
-            before = jnp.asarray(us[index])
-            ys = _numpy(_steps(self.flow, self.method, before, ys, goals, self.args))
-        # The located state itself ends the run: there the target is met to the last digit.
-        for rows, row in zip(jax.tree.leaves(ys), jax.tree.leaves(y_end), strict=True):
-            rows[-1] = row
-        return goals, ys
+            goals, ys = again.us, again.ys
+            ending = ending if again.ending == "done" else again.ending
+        if len(goals) and goals[-1] == end:
+            # The located state itself ends the run: there the target is met to the last digit.
+            for rows, row in zip(jax.tree.leaves(ys), jax.tree.leaves(y_end), strict=True):
+                rows[-1] = row
+        return Outcome(ending, goals, ys, status.accepted, status.rejected, reason)
 
-    def _begin(self) -> March:
-        return _begin(self.flow, self.method, self.y0, self.args, self.tolerance)
+    @property
+    def _numbers(self) -> tuple[Any, Any, Any]:
+        return self.y0, self.args, np.float64(self.tolerance)
 
-    def _judge(self, march: March) -> tuple[str, str]:
-        u, steps = float(march.u), int(march.accepted) + int(march.rejected)
-        self.report(u)
-        if bool(march.reached):
+    def _from_records(self, records, goals: np.ndarray):
+        """States at `goals`: one more step, from the record before each."""
+        us, ys = jax.tree.map(lambda *x: np.concatenate(x), *records)
+        used = np.flatnonzero(np.isfinite(us))
+        index = used[np.searchsorted(us[used], goals, side="right") - 1]
+        before = us[index], jax.tree.map(lambda y: y[index], ys)
+        return _rows(_side_steps(self.flow, self.method, *before, goals, self.args), slice(None))
+
+    def _judge(self, march: March, status: "_Status", end: float) -> tuple[str, str]:
+        self.report(status.u)
+        if status.reached:
             return "event", ""
-        if bool(march.stuck):
+        if status.u >= end:
+            return "done", ""
+        if status.stuck:
             return "stuck", "the step size fell below the resolution of log time"
-        reason = self.give_up(u, _numpy(march.y), steps)
+        steps = status.accepted + status.rejected
+        reason = self.give_up(status.u, jax.tree.map(np.asarray, march.y), steps)
         return ("gave up" if reason else ""), reason
 
 
-def _numpy(tree, count: int | None = None):
-    return jax.tree.map(lambda x: np.array(x)[:count] if count is not None else np.array(x), tree)
+class _Status(NamedTuple):
+    """What Python needs to know of a `March`, in one transfer."""
+
+    u: float
+    accepted: int
+    rejected: int
+    reached: bool
+    stuck: bool
+
+    @classmethod
+    def begin(cls) -> "_Status":
+        return cls(0.0, 0, 0, False, False)
+
+    @classmethod
+    def read(cls, packed) -> "_Status":
+        u, accepted, rejected, reached, stuck = np.asarray(packed).tolist()
+        return cls(u, int(accepted), int(rejected), bool(reached), bool(stuck))
 
 
-def _append(us, ys, u, y):
-    more = jax.tree.map(lambda a, b: np.concatenate([a, np.asarray(b)[None]]), ys, y)
-    return np.append(us, u), more
+def _pack(m: March):
+    parts = (m.u, m.accepted, m.rejected, m.reached, m.stuck)
+    return jnp.stack([p.astype(m.u.dtype) for p in parts])
 
 
-def _size(records) -> int:
-    return sum(leaf.size for _, ys in records for leaf in jax.tree.leaves(ys))
-
-
-def _thinned(records):
-    us = np.concatenate([u for u, _ in records])[1::2]
-    return us, jax.tree.map(lambda *x: np.concatenate(x)[1::2], *(y for _, y in records))
+def _rows(tree, index):
+    """Rows of every array, as NumPy arrays that may be written to."""
+    return jax.tree.map(lambda x: np.array(np.asarray(x)[index]), tree)
 
 
 # --- compiled parts ------------------------------------------------------------------------------
@@ -195,7 +199,7 @@ def _thinned(records):
 def _parts(flow: Flow, method: str, tolerance):
     # An I controller: measured to need fewer steps here than the PI settings diffrax suggests.
     controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=_largest)
-    return diffrax.ODETerm(flow.velocity), _SOLVERS[method](), controller
+    return diffrax.ODETerm(flow.velocity), make_solver(method), controller
 
 
 def _largest(tree):
@@ -209,9 +213,8 @@ def _where(condition, new, old):
 _compiled = functools.partial(jax.jit, static_argnames=("flow", "method"))
 
 
-@_compiled
-def _begin(flow, method, y0, args, tolerance) -> March:
-    term, solver, controller = _parts(flow, method, tolerance)
+def _begin(parts, y0, args) -> March:
+    term, solver, controller = parts
     u0, u1 = jnp.zeros(()), jnp.asarray(_FIRST_STEP)
     order = solver.error_order(term)
     _, controller_state = controller.init(term, u0, u1, y0, u1, args, solver.func, order)
@@ -220,10 +223,10 @@ def _begin(flow, method, y0, args, tolerance) -> March:
     return March(u0, u1, y0, solver_state, controller_state, zero, zero, no, no)
 
 
-def _step(flow, parts, m: March, args, goal) -> March:
-    """One attempt at a step, not beyond `goal`."""
+def _step(flow, parts, m: March, args, end) -> March:
+    """One attempt at a step, not beyond `end`."""
     term, solver, controller = parts
-    target = jnp.minimum(m.next_u, goal)
+    target = jnp.minimum(m.next_u, end)
     y, error, _, solver_state, _ = solver.step(
         term, m.u, target, m.y, args, m.solver_state, made_jump=False
     )
@@ -235,9 +238,6 @@ def _step(flow, parts, m: March, args, goal) -> March:
     keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
         m.u, target, m.y, m.y, args, error, order, m.controller_state
     )
-    # A step cut short to land on a goal says nothing about the step after it.
-    clipped = keep & (target < m.next_u)
-    next_u = jnp.where(clipped, jnp.maximum(next_u, u + (m.next_u - m.u)), next_u)
     # The step that reaches the event is not taken: `_locate` starts from the state before it.
     reached = keep & ~(flow.watch(y, args) > 0)
     taken = keep & ~reached
@@ -255,56 +255,50 @@ def _step(flow, parts, m: March, args, goal) -> March:
     )
 
 
-def _going(m: March, limit):
-    return ~m.reached & ~m.stuck & (m.accepted + m.rejected < limit)
+def _chunk(flow, parts, march, args, end):
+    """Steps towards the event or `end`; records of all states passed, the first included.
 
-
-@_compiled
-def _to_goals(flow, method, march, saved, count, args, goals, tolerance):
-    """A chunk of steps: an inner loop from goal to goal, an outer one that saves."""
-    parts = _parts(flow, method, tolerance)
+    Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
+    blocks with a small record of their own: XLA runs a loop much faster when all it touches is small.
+    """
     limit = march.accepted + march.rejected + _CHUNK
 
-    def next_goal(carry):
-        m, saved, count = carry
-        goal = goals[count]
-        m = lax.while_loop(
-            lambda m: _going(m, limit) & (m.u < goal),
-            lambda m: _step(flow, parts, m, args, goal),
-            m,
-        )
-        landed = m.u >= goal
-        row = jnp.where(landed, count, len(goals))  # out of range is dropped
-        saved = jax.tree.map(lambda s, x: s.at[row].set(x, mode="drop"), saved, m.y)
-        return m, saved, count + jnp.where(landed, 1, 0)
+    def buffer(rows):
+        return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), (march.u, march.y))
 
-    return lax.while_loop(
-        lambda c: _going(c[0], limit) & (c[2] < len(goals)), next_goal, (march, saved, count)
-    )
+    def going(m):
+        return ~m.reached & ~m.stuck & (m.u < end) & (m.accepted + m.rejected < limit)
 
+    def one_step(carry):
+        m, block, count = carry
+        new = _step(flow, parts, m, args, end)
+        # A step that is not taken is written too, where the next one will write again.
+        block = _write(block, (new.u, new.y), count)
+        return new, block, count + (new.accepted - m.accepted)
 
-@_compiled
-def _to_event(flow, method, march, args, tolerance):
-    """A chunk of steps towards the event, every accepted one recorded."""
-    parts = _parts(flow, method, tolerance)
-    limit = march.accepted + march.rejected + _CHUNK
-    buffer = jax.tree.map(lambda x: jnp.zeros((_CHUNK, *x.shape), x.dtype), (march.u, march.y))
-
-    def body(carry):
+    def one_block(carry):
         m, records, count = carry
-        new = _step(flow, parts, m, args, jnp.inf)
-        records = jax.tree.map(
-            lambda r, x: lax.dynamic_update_index_in_dim(r, x, count, 0), records, (new.u, new.y)
+        m, block, taken = lax.while_loop(
+            lambda c: going(c[0]) & (c[2] < _BLOCK), one_step, (m, buffer(_BLOCK), jnp.asarray(0))
         )
-        return new, records, count + (new.accepted - m.accepted)
+        records = jax.tree.map(
+            lambda r, b: lax.dynamic_update_slice_in_dim(r, b, count, 0), records, block
+        )
+        return m, records, count + taken
 
-    begin = (march, buffer, jnp.zeros((), dtype=int))
-    march, (us, ys), count = lax.while_loop(lambda c: _going(c[0], limit), body, begin)
-    return march, us, ys, count
+    records = _write(buffer(_CHUNK + 1 + _BLOCK), (march.u, march.y), 0)
+    march, (us, ys), count = lax.while_loop(
+        lambda c: going(c[0]), one_block, (march, records, jnp.asarray(1))
+    )
+    return march, (jnp.where(jnp.arange(len(us)) < count, us, jnp.inf), ys)
+
+
+def _write(records, row, index):
+    return jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, index, 0), records, row)
 
 
 @_compiled
-def _steps(flow, method, u0, y0, u1, args):
+def _side_steps(flow, method, u0, y0, u1, args):
     """Many single steps side by side, each from (u0, y0) to u1."""
     term, solver, _ = _parts(flow, method, 1.0)
 
@@ -313,7 +307,35 @@ def _steps(flow, method, u0, y0, u1, args):
         y1 = solver.step(term, u0, u1, y0, args, state, made_jump=False)[0]
         return _where(u1 > u0, y1, y0)
 
-    return jax.vmap(one)(u0, y0, jnp.asarray(u1))
+    return jax.vmap(one)(u0, y0, u1)
+
+
+@_compiled
+def _to_goals(flow, method, march, y0, args, tolerance, goals, found):
+    """A chunk of steps, and the states at those goals that lie within it."""
+    parts = _parts(flow, method, tolerance)
+    march = _begin(parts, y0, args) if march is None else march
+    before = march.u
+    march, (us, ys) = _chunk(flow, parts, march, args, goals[-1])
+    inside = (goals > before) & (goals <= march.u)
+    reachable = jnp.clip(goals, before, march.u)
+    index = jnp.searchsorted(us, reachable, side="right") - 1
+    ys = jax.tree.map(lambda y: y[index], ys)
+    ys = _side_steps(flow, method, us[index], ys, reachable, args)
+
+    def choose(new, old):
+        return jnp.where(inside.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return march, jax.tree.map(choose, ys, found), _pack(march)
+
+
+@_compiled
+def _to_event(flow, method, march, y0, args, tolerance):
+    """A chunk of steps towards the event, and the records of it."""
+    parts = _parts(flow, method, tolerance)
+    march = _begin(parts, y0, args) if march is None else march
+    march, records = _chunk(flow, parts, march, args, jnp.inf)
+    return march, records, _pack(march)
 
 
 @_compiled

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.bases import Sylvester
+from hadaflow.bases import Sylvester, pad, with_front
 from hadaflow.errors import InputError
 from hadaflow.precision import float64
 from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
@@ -156,12 +156,18 @@ class UFM:
         """
         if self.loss == MSE:
             return 1.0 - self.classes * a, jnp.zeros_like(a[..., 0])
-        x = self.basis.psi(a)
-        smallest = jnp.min(x, axis=-1, keepdims=True)
-        e = jnp.exp(smallest - x)
+        direction, slowness = self.padded_drive(pad(a))
+        return direction[..., 1:], slowness
+
+    def padded_drive(self, a):
+        """`drive` of an array with a zero in front for the trivial mode; so has the direction."""
+        x = self.basis.padded_psi(a)
+        margins = with_front(x, jnp.inf)
+        smallest = jnp.min(margins, axis=-1, keepdims=True)
+        e = jnp.exp(smallest - margins)
         total = jnp.sum(e, axis=-1, keepdims=True)
         soft_minimum = (smallest - jnp.log(total))[..., 0]
-        return self.basis.psi(e / total), jax.nn.softplus(soft_minimum)
+        return self.basis.padded_psi(e) / total, jax.nn.softplus(soft_minimum)
 
     @float64
     def mobility(self, a, C=0.0):
@@ -176,18 +182,19 @@ class UFM:
         direction, slowness = self.drive(a)
         return self.mobility(a, C) * direction * jnp.exp(-slowness)[..., None]
 
-    def displaced(self, log_a0, excess, delta):
+    def displaced(self, log_a0, excess, delta) -> Any:
         r"""Singular values after the force has acted by $\delta = \int g\,dt$ on $a_0$.
 
         Depth 2: $a = a_0 e^\delta + (w_0 - a_0)\sinh\delta$ solves $da/d\delta = w(a)$ exactly, for
         every $C$, and adds only positive terms. `excess` is $w_0 - a_0$, or None when balanced.
         Depth 1: $a = a_0 + \delta$.
         """
+        xp = np if isinstance(delta, np.ndarray) else jnp
         if self.depth == 1:
-            return jnp.exp(log_a0) + delta
-        grown = jnp.exp(log_a0 + delta)
+            return xp.exp(log_a0) + delta
+        grown = xp.exp(log_a0 + delta)
         # Clipped so that a balanced mode among unbalanced ones never meets 0·∞.
-        return grown if excess is None else grown + excess * jnp.sinh(jnp.clip(delta, -700, 700))
+        return grown if excess is None else grown + excess * xp.sinh(xp.clip(delta, -700, 700))
 
     @staticmethod
     def excess(a: np.ndarray, C: np.ndarray) -> np.ndarray:

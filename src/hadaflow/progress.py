@@ -11,6 +11,13 @@ Report = Callable[[str, float | None], None]
 _QUIET_SECONDS = 1.0
 
 
+def check_progress(progress: str | Report | None) -> None:
+    if progress is not None and progress != "auto" and not callable(progress):
+        raise InputError(
+            f'Argument `progress` must be "auto", None or a function, but is {progress!r}.'
+        )
+
+
 class Progress:
     """A live line on stderr that appears after a second and vanishes at the end.
 
@@ -19,10 +26,6 @@ class Progress:
     """
 
     def __init__(self, progress: str | Report | None, title: str) -> None:
-        if (isinstance(progress, str) and progress != "auto") or isinstance(progress, bool):
-            raise InputError(
-                f'Argument `progress` must be "auto", None or a function, but is {progress!r}.'
-            )
         self._own = progress if callable(progress) else None
         self._shown = progress == "auto" and sys.stderr.isatty()
         self._title = title

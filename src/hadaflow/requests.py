@@ -8,10 +8,10 @@ import numpy as np
 
 from hadaflow.closed_forms import check_times
 from hadaflow.errors import InputError
-from hadaflow.integrate import METHODS
 from hadaflow.model import MSE, UFM
-from hadaflow.progress import Report
+from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW
+from hadaflow.steppers import METHODS
 from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target, Time
 
 LN10 = math.log(10.0)
@@ -98,8 +98,8 @@ class Request:
         if self.log10_times is not None:
             count = min(len(times), len(self.log10_times))
             asked = self.log10_times[:count]
-            exact = np.isclose(times[:count], asked, rtol=1e-12, atol=1e-12)
-            times[:count] = np.where(exact, asked, times[:count])
+            same = np.abs(times[:count] - asked) <= 1e-12 * (1 + np.abs(asked))
+            times[:count] = np.where(same, asked, times[:count])
         elif isinstance(self.until, Time) and len(times) == self.points - 1:
             times[-1] = self.until.log10_time
         return np.concatenate([[-np.inf], times])
@@ -128,6 +128,7 @@ def make_request(
         )
     if not isinstance(rtol, int | float | np.floating) or not 1e-12 <= rtol <= 1e-2:
         raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {rtol!r}.")
+    check_progress(progress)
     if method not in ("auto", *METHODS):
         raise InputError(
             f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {method!r}."

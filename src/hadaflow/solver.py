@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.closed_forms import mse_path_length, mse_singular_values
 from hadaflow.errors import InputError
-from hadaflow.flows import FullFlow, ReducedFlow, singular_values
+from hadaflow.flows import FullFlow, ReducedFlow
 from hadaflow.initial import compress
 from hadaflow.integrate import Integration, Outcome
 from hadaflow.model import MSE, UFM
@@ -127,35 +126,30 @@ def _deviation(a: np.ndarray) -> float:
 def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
     model, event = request.model, request.event
     flow = ReducedFlow(model, not np.any(start.C), type(event) if event else None)
+    # Padded in front, where the flow keeps the path length.
+    a, C = (np.concatenate([[0.0], values]) for values in (start.a, start.C))
     with np.errstate(divide="ignore"):
-        log_a0 = np.log(start.a)
-    values = (log_a0, model.excess(start.a, start.C), start.C, request.target_value)
-    tolerance = min(request.rtol / max(10.0, _collapse_amplification(request)), _LOOSEST)
+        args = (np.log(a), model.excess(a, C), C, np.float64(request.target_value))
+    tolerance = _local_tolerance(request)
 
     with double_precision():
-        args = tuple(jnp.asarray(v) for v in values)
 
         def give_up(u: float, y: np.ndarray, steps: int) -> str:
-            a = np.asarray(singular_values(flow, y[None], args))[0]
+            a = flow.displaced(y, args)[1:]
             if isinstance(event, Collapse) and a.sum() > _NORM_LIMIT:
                 return (
                     f"‖a‖₁ has reached {a.sum():.3g} (scaled) and max|(K−1)â − 1| is still "
                     f"{_deviation(a):.3g}; an explicit method needs of the order of ‖a‖₁ steps"
                 )
-            return _too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[-1])})
+            return _too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 
-        y0 = jnp.zeros(model.modes + 1)
+        y0 = np.zeros(model.classes)
         outcome = _integrate(request, flow, y0, args, tolerance, give_up)
-        a = np.asarray(singular_values(flow, outcome.ys, args))
+        a = flow.displaced(outcome.ys, args)[:, 1:]
     return _reduced_result(
-        request, start, outcome.us, a, outcome.ys[:, -1], *_ending(request, outcome),
+        request, start, outcome.us, a, outcome.ys[:, 0], *_ending(request, outcome),
         outcome=outcome, tolerance=tolerance,
     )  # fmt: skip
-
-
-def _collapse_amplification(request: Request) -> float:
-    """Where collapse happens amplifies an error in log a by about K; times and norms do not."""
-    return 1.25 * request.model.classes if isinstance(request.event, Collapse) else 1.0
 
 
 def _solve_mse(request: Request, start: Spectrum) -> Trajectory:
@@ -247,10 +241,10 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
         raise InputError(f"Argument `start` must be one state, but is a batch of {start.batch}.")
     small_model, small, expand = compress(model, start)
     flow = FullFlow(small_model, type(event) if event else None)
-    tolerance = min(request.rtol / 10, _LOOSEST)
+    tolerance = _local_tolerance(request)
     with double_precision():
-        args = (jnp.asarray(request.target_value),)
-        y0 = (tuple(jnp.asarray(f) for f in small.factors), jnp.zeros(()))
+        args = (np.float64(request.target_value),)
+        y0 = (small.factors, np.zeros(()))
 
         def give_up(u: float, y: Any, steps: int) -> str:
             return _too_far(request, u, steps, {PathLength: float(y[1])})
@@ -289,6 +283,16 @@ def _integrate(
 
         integration = Integration(flow, request.method, y0, args, tolerance, report, give_up)
         return integration.to_event(request.grid) if goals is None else integration.to_goals(goals)
+
+
+def _local_tolerance(request: Request) -> float:
+    """Tolerance of one step that keeps the global promise `rtol`; the tests hold us to it.
+
+    At a given time errors add up to less than the local tolerance. The time and the norm of
+    collapse amplify an error in log a by about K.
+    """
+    amplification = 0.8 * request.model.classes if isinstance(request.event, Collapse) else 1.0
+    return min(request.rtol / max(5.0, amplification), _LOOSEST)
 
 
 def _too_far(request: Request, u: float, steps: int, reached: dict[type, float]) -> str:

@@ -15,8 +15,8 @@ LARGEST = 2**24
 
 # Which form is fastest depends on the size, the batch and the machine. Measured on one CPU core
 # inside compiled loops (benchmarks/run.py shows the comparison): radix 4 up to about 2^7 and for
-# every batch, constant geometry for single vectors of 2^8 to 2^16, radix 4 again above.
-_CONSTANT_GEOMETRY = range(2**8, 2**16 + 1)
+# every batch, constant geometry for single vectors of 2^8 to 2^20, radix 4 again above.
+_CONSTANT_GEOMETRY = range(2**8, 2**20 + 1)
 _KRONECKER_BITS = 5
 
 

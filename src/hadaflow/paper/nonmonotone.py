@@ -40,7 +40,7 @@ def draw(run: Trajectory) -> Any:
         axes = figure.subplots(2, 3)
         for column, (name, values) in enumerate(rows.items()):
             for row, axis in enumerate(axes[:, column]):
-                part = (x >= -2) & (x <= _PAPER_END) if row == 0 else x > 0
+                part = (x >= -2) & (x <= _PAPER_END) if row == 0 else x > 0.1
                 _curves(axis, x[part], values[part], labels=column == 0)
                 axis.set_title(name)
                 axis.grid(alpha=0.25)
@@ -51,7 +51,7 @@ def draw(run: Trajectory) -> Any:
             axis.axhline(1 / 7, color=_GREY, ls=":", lw=1)
         axes[1, 1].set_yscale("log")
         _mark_turning_points(axes[:, 2], x, rows["$M$"][:, 0])
-        axes[0, 0].legend(frameon=False, fontsize=9, loc="upper left")
+        axes[0, 0].legend(frameon=False, fontsize=9, loc="center right", bbox_to_anchor=(1.0, 0.72))
         figure.suptitle("K = 8 from a(0) = (1, 1, 1, 1, .001, .001, .001): above, the paper's times; "
                         "below, to collapse", fontsize=11)  # fmt: skip
     return figure
@@ -69,7 +69,7 @@ def _mark_turning_points(axes: Any, x: np.ndarray, M: np.ndarray) -> None:
     dip = int(np.argmin(np.where(x < 2, M, np.inf)))
     peak = int(np.argmax(M))
     for axis, index, name, offset in (
-        (axes[0], dip, "dip", (-8, 14)),
+        (axes[0], dip, "dip", (-12, 30)),
         (axes[1], peak, "peak", (-30, -24)),
     ):
         axis.plot(x[index], M[index], "o", color=_ORANGE, ms=5)

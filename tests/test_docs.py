@@ -1,0 +1,80 @@
+"""README, docs pages, docstring examples and example scripts run."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import runpy
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+import hadaflow
+
+matplotlib.use("Agg")
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULES = sorted(m.name for m in pkgutil.walk_packages(hadaflow.__path__, "hadaflow."))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
+
+
+def test_the_pages_with_code_are_found():
+    counts = {p.name: p.read_text().count("```python") for p in PAGES}
+    assert counts["README.md"] == 1 and counts["guide.md"] > 5 and counts["orbit-and-clock.md"] == 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_functions_and_tests_named_in_the_paper_page_exist():
+    text = (ROOT / "docs" / "paper.md").read_text()
+    for file, test in re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", text):
+        content = (ROOT / "tests" / file).read_text()
+        assert not test or f"def {test}(" in content, test
+
+
+def test_every_dependency_has_its_line():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    text = (ROOT / "docs" / "dependencies.md").read_text()
+    for requirement in wanted:
+        name = re.split(r"[<>=]", requirement)[0]
+        assert name in text, name
+        assert ">=" in requirement and "<" not in requirement, requirement
+
+
+def test_frozen_example(capsys):
+    """SciPy reports success far from collapse with every method; hadaflow gets there."""
+    names = runpy.run_path(str(ROOT / "examples" / "frozen.py"))
+    *rivals, ours = names["main"]()
+    assert {row[0] for row in rivals} == {"RK45", "RK23", "DOP853", "Radau", "BDF", "LSODA"}
+    for _, report, _, deviation in rivals:
+        assert report == "success" and deviation > 0.05
+    assert ours[1] == "reached" and ours[3] < 1e-9
+    # The table in the README is the one the script prints, but for the last digits.
+    shown = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    printed, expected = capsys.readouterr().out.splitlines(), shown.group(1).splitlines()
+    assert printed[:2] == expected[:2] and len(printed) == len(expected) == 9
+    for line, row in zip(printed[2:8], expected[2:8], strict=True):
+        assert line.split()[:2] == row.split()[:2]
+        got, wanted = [[float(x) for x in text.split()[2:]] for text in (line, row)]
+        assert got == pytest.approx(wanted, rel=1e-2)
