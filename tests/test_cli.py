@@ -158,17 +158,6 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
     assert code == 0 and strict_json(out)["metrics"] == {}
 
 
-def test_reproduce_draws_figure_1(hadaflow, tmp_path):
-    code, out, _ = hadaflow("reproduce", "--out", tmp_path / "out", "--json")
-    assert code == 0 and len(strict_json(out)["written"]) == 3
-    names = sorted(p.name for p in (tmp_path / "out").iterdir())
-    assert names == ["nonmonotone.nc", "nonmonotone.pdf", "nonmonotone.png"]
-    run = hf.load(tmp_path / "out" / "nonmonotone.nc")
-    assert run.measure("collapse_deviation")[-1] < 1.01e-6
-    M = run.measure("l2")
-    assert M.argmin() == len(M) - 1 and 0 < M.argmax() < len(M) - 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -215,6 +204,11 @@ def test_reproduce_draws_figure_1(hadaflow, tmp_path):
         ("show nowhere.nc", "there is no such file"),
         ("plot nowhere.nc", "there is no such file"),
         ("reproduce figure-99", "Unknown figure 'figure-99'"),
+        ("reproduce k4 --seeds 0", "`seeds` must be a whole number of at least 1"),
+        ("reproduce k4 --lr -1", "`learning_rate` must be a positive number"),
+        ("reproduce k4 --classes 6", "`classes` must be a power of two"),
+        ("reproduce k4 --order odd", '`order` must be "descending"'),
+        ("reproduce k4 --width 2", "`width` must be at least `classes`"),
         ("dance", "No such command 'dance'"),
     ],
 )

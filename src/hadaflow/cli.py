@@ -230,23 +230,46 @@ def plot_command(
 def reproduce_command(
     figures: Annotated[list[str] | None, typer.Argument(help="Figures [default: all].")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("out"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Adaptive solutions of the flow instead of descent.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Draw finished figures again.")] = False,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 10,
+    steps: Annotated[int, typer.Option(help="Iterations of descent.")] = 10**6,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
+    classes: Annotated[int | None, typer.Option(help="Classes [default: the figure's].")] = None,
+    width: Annotated[int | None, typer.Option(help="Width [default: the figure's].")] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="Deviation of an entry [default: the figure's].")
+    ] = None,
+    reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
+        Reduction.sum
+    ),
+    order: Annotated[
+        str, typer.Option(help="Order of matched values: descending, ascending or a seed.")
+    ] = "descending",
     as_json: JsonFlag = False,
 ) -> None:
-    """Draw the paper's figures. So far: nonmonotone (Figure 1)."""
-    from hadaflow.paper import nonmonotone
+    """Draw the paper's figures, with their data and a report page."""
+    from hadaflow.paper.reproduce import check_names, reproduce
+    from hadaflow.paper.settings import Settings
 
-    known = {"nonmonotone": nonmonotone.write}
-    for name in figures or []:
-        if name not in known:
-            raise InputError(f"Unknown figure {name!r}; allowed are {', '.join(known)}.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"Cannot write to {str(out)!r}: {error.strerror}.") from error
-    written = [str(path) for name in figures or known for path in known[name](out)]
-    _print(
-        json.dumps({"written": written}) if as_json else "\n".join(f"wrote {p}" for p in written)
-    )
+    names = check_names(figures)
+    settings = Settings(
+        seeds=seeds, steps=steps, learning_rate=lr, reduction=reduction.value, quick=quick,
+        order=int(order) if order.isdigit() else order, classes=classes, width=width, scale=scale,
+    )  # fmt: skip
+    records = reproduce(names, out, settings, fresh=fresh, progress=not as_json)
+    if as_json:
+        _print(json.dumps(_strict({"report": str(out / "report.html"), "figures": records})))
+        return
+    for record in records:
+        failed = [c["statement"] for c in record["checks"] if not c["holds"]]
+        verdict = (
+            f"FAILS: {'; '.join(failed)}" if failed else f"{len(record['checks'])} checks hold"
+        )
+        _print(f"{record['name']:<18} {record['seconds']:6.1f} s  {verdict}")
+    _print(f"report: {out / 'report.html'}")
 
 
 # --- reading arguments ---------------------------------------------------------------------------

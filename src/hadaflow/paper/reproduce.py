@@ -1,0 +1,220 @@
+"""`reproduce`: every figure as PNG, PDF and data, in parallel, resumable, with a report page."""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import queue
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from hadaflow.errors import InputError
+from hadaflow.paper.figures import FIGURES
+from hadaflow.paper.report import write_report
+from hadaflow.paper.settings import Settings
+from hadaflow.trajectory import package_versions, write_atomically
+
+SUFFIXES = ("png", "pdf", "nc", "csv")
+
+
+def check_names(names: list[str] | None) -> list[str]:
+    """The figures asked for, all of them if none is named."""
+    for name in names or []:
+        if name not in FIGURES:
+            raise InputError(f"Unknown figure {name!r}; allowed are {', '.join(FIGURES)}.")
+    return list(dict.fromkeys(names or FIGURES))
+
+
+def reproduce(
+    names: list[str] | None,
+    folder: Path,
+    settings: Settings,
+    *,
+    fresh: bool = False,
+    workers: int = 2,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """Draw the figures into `folder` and write its report; returns one record per figure.
+
+    A figure that is there already with the same settings is kept unless `fresh`. Every file is
+    written whole or not at all, and a figure counts as done only when its record, the last of its
+    files, is there: whatever ends a run, the next one continues.
+    """
+    names = check_names(names)
+    for name in names:
+        FIGURES[name].validate(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write to {str(folder)!r}: {error.strerror}.") from error
+    missing = [n for n in names if fresh or finished(n, folder, settings) is None]
+    missing.sort(key=lambda n: -FIGURES[n].weight)
+    if missing:
+        _make_all(missing, folder, settings, workers, progress)
+    records = [finished(n, folder, settings) for n in names]
+    assert all(r is not None for r in records)
+    done = [r for r in records if r is not None]
+    write_report(folder, done)
+    return done
+
+
+def finished(name: str, folder: Path, settings: Settings) -> dict[str, Any] | None:
+    """The record of a figure made with these settings whose files are all as they were written."""
+    path = folder / f"{name}.json"
+    try:
+        record = json.loads(path.read_text())
+        files = record["files"]
+        same = record["settings"] == settings.record() and record["version"] == _version()
+        if not same or set(files) != {f"{name}.{s}" for s in SUFFIXES}:
+            return None
+        if any(_digest(folder / file) != digest for file, digest in files.items()):
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record
+
+
+def _version() -> str:
+    return package_versions()["hadaflow"]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- one figure ----------------------------------------------------------------------------------
+
+
+def make(name: str, folder: Path, settings: Settings, report: Any) -> None:
+    """Compute one figure and write its files, the record last."""
+    figure, began = FIGURES[name], time.perf_counter()
+    data = figure.compute(settings, report)
+    picture = figure.draw(data, figure.title)
+    writers = {
+        "png": lambda tmp: picture.savefig(tmp, dpi=150, format="png"),
+        "pdf": lambda tmp: picture.savefig(tmp, format="pdf"),
+        "nc": lambda tmp: data.to_netcdf(tmp, engine="scipy"),
+        "csv": lambda tmp: _drawn(data).to_csv(tmp, index=False),
+    }
+    paths = {s: folder / f"{name}.{s}" for s in SUFFIXES}
+    for suffix, path in paths.items():
+        write_atomically(path, writers[suffix])
+    record = {
+        "name": name,
+        "where": figure.where,
+        "title": figure.title,
+        "settings": settings.record(),
+        "version": _version(),
+        "versions": package_versions(),
+        "seconds": time.perf_counter() - began,
+        "checks": [dataclasses.asdict(c) for c in figure.check(data)],
+        "files": {p.name: _digest(p) for p in paths.values()},
+    }
+    text = json.dumps(record, indent=1)
+    write_atomically(folder / f"{name}.json", lambda tmp: Path(tmp).write_text(text))
+
+
+def _drawn(data: xr.Dataset) -> Any:
+    """What is drawn, as one tidy table: variable, coordinates, value and standard error."""
+    import pandas as pd
+
+    tables = []
+    for name, values in data.data_vars.items():
+        error = None
+        if "run" in values.dims:
+            runs = values.sizes["run"]
+            error = values.std("run", ddof=min(1, runs - 1)) / np.sqrt(runs)
+            values = values.mean("run")
+        table = values.to_dataframe(name="value").reset_index()
+        if error is not None:
+            table["standard_error"] = error.to_dataframe(name="e").reset_index()["e"]
+        table.insert(0, "variable", str(name))
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+# --- all of them, on every core ------------------------------------------------------------------
+
+
+def _make_all(
+    names: list[str], folder: Path, settings: Settings, workers: int, progress: bool
+) -> None:
+    # Fresh processes: a forked one would inherit JAX's threads half-alive.
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        messages = manager.Queue()
+        pool = concurrent.futures.ProcessPoolExecutor(min(workers, len(names)), mp_context=context)
+        try:
+            jobs = {pool.submit(_work, n, folder, settings, messages): n for n in names}
+            with _Bars(names, progress) as bars:
+                pending = set(jobs)
+                while pending:
+                    finished_now, pending = concurrent.futures.wait(pending, timeout=0.1)
+                    _drain(messages, bars)
+                    for job in finished_now:
+                        job.result()
+                        bars.update(jobs[job], "done", 1.0)
+        except BaseException:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
+
+
+def _work(name: str, folder: Path, settings: Settings, messages: Any) -> None:
+    last = 0.0
+
+    def report(text: str, fraction: float | None = None) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.2:
+            last = time.monotonic()
+            messages.put((name, text, fraction))
+
+    report("begun")
+    make(name, folder, settings, report)
+
+
+def _drain(messages: Any, bars: "_Bars") -> None:
+    while True:
+        try:
+            bars.update(*messages.get_nowait())
+        except queue.Empty:
+            return
+
+
+class _Bars:
+    """One live bar per figure on stderr."""
+
+    def __init__(self, names: list[str], shown: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bars = Progress(
+            TextColumn("{task.fields[figure]:<18}"),
+            BarColumn(bar_width=30),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=Console(stderr=True),
+            disable=not (shown and sys.stderr.isatty()),
+        )
+        self._tasks = {
+            n: self._bars.add_task("waiting", total=1.0, figure=n, start=False) for n in names
+        }
+
+    def __enter__(self) -> "_Bars":
+        self._bars.start()
+        return self
+
+    def update(self, name: str, text: str, fraction: float | None) -> None:
+        self._bars.start_task(self._tasks[name])
+        self._bars.update(self._tasks[name], description=text, completed=fraction or 0.0)
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
