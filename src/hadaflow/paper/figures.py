@@ -70,19 +70,24 @@ def _check_nonmonotone(data: xr.Dataset) -> list[Check]:
 def _check_experiment(data: xr.Dataset, wide: bool = False) -> list[Check]:
     frozen = float(data["off_diagonal"].sel(init="hadamard").max())
     values = data["singular_value"]
-    gap = np.abs(values.sel(init="hadamard") / values.sel(init="ode") - 1)
+    gap = float(np.abs(values.sel(init="hadamard") / values.sel(init="ode") - 1).max())
+    # A step multiplies a by (1 + h)², the flow by e^{2h}: with h ≤ η they part by η per e-fold.
+    ode = values.sel(init="ode")
+    allowed = data.attrs["learning_rate"] * float(
+        np.log(ode.isel(iteration=-1) / ode.isel(iteration=0)).max()
+    )
     kl = data["kl"].mean("run")
     rise = {i: float(kl.sel(init=i).max() - kl.sel(init=i)[0]) for i in ("random", "hadamard")}
     M = (data["alignment_z"] ** 2 / 2).mean("run")
     back = {i: float(_largest_rise(M.sel(init=i).values)) for i in ("random", "hadamard")}
     loss = data["loss"].mean("run").sel(init="hadamard").values
     drop = float(data["iteration"][int(np.argmax(loss < 0.9 * loss[0]))])
-    final = float(np.abs(data["normalized"].sel(init="random").isel(iteration=-1)
-                         * data.sizes["mode"] - 1).max("mode").mean())  # fmt: skip
+    last = data["normalized"].sel(init="random").isel(iteration=-1) * data.sizes["mode"] - 1
+    final = float(np.abs(last.values).max(axis=-1).mean())
     return [
         Check("Hadamard vectors stay frozen: share of Z off the diagonal", frozen, frozen < 1e-6),
-        Check("the ODE follows descent: largest relative gap of a singular value",
-              float(gap.max()), bool(gap.max() < 0.05)),
+        Check(f"the ODE follows descent: largest relative gap of a singular value, below {allowed:.2g}",
+              gap, gap < allowed),
         Check("KL of Hadamard never rises above its start", rise["hadamard"], rise["hadamard"] <= 1e-12),
         _check_alignment_phase(kl.sel(init="random").values, wide),
         Check("M of Random: largest rise, as a share of M(0)", back["random"] / float(M[0, 0]), True),

@@ -1,7 +1,6 @@
 """`reproduce`: every figure as PNG, PDF and data, in parallel, resumable, with a report page."""
 
 import concurrent.futures
-import dataclasses
 import hashlib
 import json
 import multiprocessing
@@ -113,7 +112,10 @@ def make(name: str, folder: Path, settings: Settings, report: Any) -> None:
         "version": _version(),
         "versions": package_versions(),
         "seconds": time.perf_counter() - began,
-        "checks": [dataclasses.asdict(c) for c in figure.check(data)],
+        "checks": [
+            {"statement": c.statement, "value": float(c.value), "holds": bool(c.holds)}
+            for c in figure.check(data)
+        ],
         "files": {p.name: _digest(p) for p in paths.values()},
     }
     text = json.dumps(record, indent=1)
