@@ -110,6 +110,33 @@ def test_times_files_units_and_saving(hadaflow, tmp_path):
     assert strict_json(out) == {"picture": str(tmp_path / "run.png")}
 
 
+def test_a_picture_never_overwrites_its_trajectory(hadaflow, tmp_path):
+    hadaflow(
+        "solve",
+        "--classes",
+        4,
+        "--start",
+        "1,2,3",
+        "--until",
+        "time:1",
+        "--out",
+        tmp_path / "r.png",
+    )
+    code, _, err = hadaflow("plot", tmp_path / "r.png")
+    assert code == 2 and "would overwrite" in err
+    assert hf.load(tmp_path / "r.png").status == "reached"
+    code, _, err = hadaflow("plot", tmp_path / "r.png", "--out", tmp_path / "r.docx")
+    assert code == 2 and "must end in one of" in err
+
+
+def test_diverging_training_is_still_one_document(hadaflow):
+    code, out, err = hadaflow(
+        "train", "--classes", 4, "--steps", 1000, "--lr", 10, "--loss", "mse", "--scale", 1,
+        "--seeds", 2, "--json",
+    )  # fmt: skip
+    assert code == 0 and err == "" and strict_json(out)["status"] == "failed"
+
+
 def test_negative_log10_times(hadaflow):
     code, out, _ = hadaflow(
         "solve", "--classes", 4, "--start", "1,2,3", "--log10-times=-3,0", "--json"
@@ -210,6 +237,10 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         ("reproduce k4 --order odd", '`order` must be "descending"'),
         ("reproduce k4 --width 2", "`width` must be at least `classes`"),
         ("dance", "No such command 'dance'"),
+        ("solve --classes 4 --start 1,1,2 --depth 1 --metric alignment_w", "needs `depth` = 2"),
+        ("solve --classes 4 --start 1,1,2 --points 99999999999", "whole number from 2 to 1000000"),
+        (f"show {'x' * 300}", "Cannot read"),
+        (f"solve --classes 4 --start 1,1,2 --out {'x' * 300}", "the name is too long"),
     ],
 )
 def test_errors_are_one_line_and_exit_2(hadaflow, arguments, message, tmp_path, monkeypatch):

@@ -1,3 +1,4 @@
+import mpmath as mp
 import numpy as np
 import pytest
 import scipy.integrate
@@ -31,6 +32,48 @@ def test_mse_solution_solves_its_equation(depth, seed, balanced, n):
     np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-30, 1e-10, 3.0])
+def test_mse_from_any_size_at_any_time(size):
+    """The logistic curve in 60 digits, where 1 − (1 − e^{−t}) would have no digits left."""
+    model, times = hf.UFM(4, loss="mse"), [1.0, 20.0, 40.0, 700.0, 1e6]
+    got = hf.mse_exact(model, np.full(4, size), times)[:, 0]
+    with mp.workdps(60):
+        start = mp.mpf(1) / 4 / mp.mpf(size) - 1
+        exact = [float(mp.mpf(1) / 4 / (1 + start * mp.exp(-mp.mpf(t)))) for t in times]
+    np.testing.assert_allclose(got, exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize("C", [1e-6, 1.0, 1e4, 1e8])
+def test_mse_unbalanced_against_the_riccati_equation(C):
+    """da/dt = √(C²/4 + a²)(1 − Ka) in 40 digits, over the time scale 2/(KC + 2)."""
+    model = hf.UFM(4, loss="mse")
+    end = 3 / np.hypot(1, 2 * C)
+    got = hf.mse_exact(model, hf.spectrum([0.01] * 4, C=C), [end / 3, end])[:, 0]
+    with mp.workdps(40):
+        solution = mp.odefun(
+            lambda t, a: [mp.sqrt(mp.mpf(C) ** 2 / 4 + a[0] ** 2) * (1 - 4 * a[0])],
+            0,
+            [mp.mpf(0.01)],
+        )
+        exact = [float(solution(mp.mpf(t))[0]) for t in (end / 3, end)]
+    np.testing.assert_allclose(got, exact, rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("model", "a", "C", "length"),
+    [
+        (hf.UFM(4, loss="mse"), np.full(4, 1e-20), 0.0, 0.5),
+        (hf.UFM(4, loss="mse"), np.full(4, 1e-100), 0.0, 0.5),
+        (hf.UFM(4, loss="mse"), np.ones(4), 1e4, 1.5),
+        (hf.UFM(1024, depth=1, loss="mse"), np.zeros(1024), 0.0, 1024**-0.5),
+    ],
+)
+def test_mse_path_length_of_straight_paths(model, a, C, length):
+    """Equal modes move along a line to 1/K each: the length is √K·|1/K − a|."""
+    run = hf.solve(model, hf.spectrum(a, C=C), times=[5000.0], progress=None)
+    assert run.path_length[-1] == pytest.approx(length, rel=1e-9)
+
+
 def test_mse_balanced_form_of_the_paper():
     model = hf.UFM(8, samples=4, loss="mse")
     a0, t = np.geomspace(1e-6, 3, 8), np.array([0.3, 2.0])
@@ -53,7 +96,7 @@ def test_mse_targets():
     steady = hf.solve(model, a, progress=None)
     assert steady.status == "steady"
     v = model.velocity(steady.a[-1])
-    assert np.linalg.norm(v) / np.linalg.norm(steady.a[-1]) == pytest.approx(1e-8, rel=1e-6)
+    assert np.max(np.abs(v) / steady.a[-1]) == pytest.approx(1e-8, rel=1e-6)
     collapse = hf.solve(model, a, hf.Collapse(1e-6), progress=None)
     assert collapse.measure("collapse_deviation")[-1] == pytest.approx(1e-6, rel=1e-6)
     path = hf.solve(model, a, hf.PathLength(0.2), progress=None)
@@ -80,5 +123,7 @@ def test_bad_closed_forms():
         hf.linearized(hf.UFM(4, depth=1), [1.0] * 3, [1.0])
     with pytest.raises(hf.InputError, match="balanced"):
         hf.linearized(hf.UFM(4), hf.spectrum([1.0] * 3, C=1.0), [1.0])
+    with pytest.raises(hf.InputError, match="one spectrum"):
+        hf.linearized(hf.UFM(4), np.ones((2, 3)), [0.0, 1.0])
     with pytest.raises(hf.InputError, match='loss="mse"'):
         hf.mse_exact(hf.UFM(4), [1.0] * 3, [1.0])

@@ -47,6 +47,17 @@ def test_the_functions_and_tests_named_in_the_paper_page_exist():
     for file, test in re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", text):
         content = (ROOT / "tests" / file).read_text()
         assert not test or f"def {test}(" in content, test
+    names = re.findall(r"`(?:UFM\.|Sylvester\.)?(\w+)(?:\(|`)", text.split("| test |")[1])
+    known = {
+        *dir(hadaflow),
+        *dir(hadaflow.UFM),
+        *dir(hadaflow.Sylvester),
+        *dir(hadaflow.Trajectory),
+    }
+    functions = {
+        n for n in names if not n.startswith("test_") and n not in ("path_length", "hadaflow")
+    }
+    assert functions and functions <= known, functions - known
 
 
 def test_every_dependency_has_its_line():

@@ -146,3 +146,18 @@ def test_descent_follows_the_flow_with_an_error_of_the_order_of_the_step():
         gaps.append(np.abs(run.a[-1] - exact).max())
     assert gaps[0] / gaps[1] == pytest.approx(2, rel=0.1)
     assert gaps[1] / gaps[2] == pytest.approx(2, rel=0.1)
+
+
+def test_diverging_descent_keeps_the_finite_part():
+    model = hf.UFM(4, loss="mse")
+    run = hf.descend(model, hf.gaussian(model, 1.0, [0, 1]), 1000, 10.0, progress=None)
+    assert run.status == "failed" and "overshoot" in run.message
+    assert all(np.isfinite(v).all() for v in run.arrays.values()) and 1 <= len(run) < 20
+    assert np.isfinite(run.measure("loss")).all()
+
+
+def test_the_last_iteration_is_always_kept():
+    run = hf.descend(hf.UFM(4), [0.1, 0.2, 0.3], 1000, 0.01, points=1, progress=None)
+    assert run.iterations.tolist() == [0, 1, 1000]
+    with pytest.raises(hf.InputError, match="one start or a list"):
+        hf.descend(hf.UFM(4), np.ones((2, 2, 3)), 10, 0.01)

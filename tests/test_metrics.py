@@ -57,6 +57,30 @@ def test_full_metrics_agree_with_reduced_ones_on_hadamard_states():
         assert full == pytest.approx(reduced, rel=1e-9), name
 
 
+def test_full_mse_metrics_leave_the_trivial_mode_out():
+    """The constant mode learns too, but it is no part of the simplex."""
+    model = hf.UFM(4, samples=2, width=6, loss="mse")
+    collapsed = hf.hadamard(model, np.full(4, 0.25), rotation=0)
+    start = hf.spectrum([0.7, 0.2, 0.1, 0.3], C=[0.3, 0.1, 0.0, -0.2])
+    state = hf.hadamard(model, start, rotation=1)
+    for name in ("kl", "l2", "frobenius", "alignment_z", "alignment_w", "alignment_h"):
+        assert hf.measure(name, model, collapsed) < 1e-15, name
+        reduced = hf.measure(name, model, start)
+        assert hf.measure(name, model, state) == pytest.approx(reduced, rel=1e-9), name
+
+
+def test_rates_at_ties_are_one_sided():
+    """Where entries tie, the rate is that of the one that wins: against the solution itself."""
+    model, a = hf.UFM(8), [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
+    for name in ("log_ratio", "collapse_deviation", "margin"):
+        run = hf.solve(model, a, times=[1e-5, 2e-5], rtol=1e-12, progress=None)
+        value = run.measure(name)
+        slope = (-3 * value[0] + 4 * value[1] - value[2]) / 2e-5
+        assert hf.rate(name, model, a) == pytest.approx(slope, rel=1e-4), name
+    for name in ("alignment_z", "alignment_w", "alignment_h"):
+        assert abs(hf.rate(name, model, np.ones(7))) < 1e-15
+
+
 def test_alignment_is_the_root_of_twice_m():
     """The paper's metric (b) is √(2M), not √M."""
     a = [0.3, 1.0, 2.0]
@@ -254,7 +278,7 @@ def test_metrics_batch_over_leading_axes():
         (lambda m: hf.measure(lambda a: a, m, [1.0] * 3), r"one number, but .* shape \(3,\)"),
         (
             lambda m: hf.measure("alignment_w", hf.UFM(4, depth=1), [1.0] * 3),
-            "`alignment_w`/`alignment_h` needs `depth` = 2",
+            "`alignment_w` is about W and H and needs `depth` = 2",
         ),
         (
             lambda m: hf.measure("nc1_quot", hf.UFM(4, depth=1), hf.parameters(np.eye(4))),

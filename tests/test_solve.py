@@ -190,7 +190,7 @@ def test_collapse_norms_below_1e5_are_reached(K):
 
 
 def test_starts_that_need_no_integration():
-    assert solve(hf.UFM(2), [1e-3]).message.startswith("The start is within")
+    assert solve(hf.UFM(2), [1e-3]).message.endswith("at the start.")
     assert solve(hf.UFM(8), np.ones(7)).status == "collapsed"
     assert solve(hf.UFM(8), np.ones(7), hf.Norm(5.0)).status == "reached"
     assert solve(hf.UFM(8), np.zeros(7), hf.PathLength(5.0)).status == "failed"
@@ -243,9 +243,13 @@ def test_requested_times_come_back_as_asked_with_the_start_first():
     assert len(solve(hf.UFM(4), [0.1, 0.2, 0.3], times=[0.0])) == 1
 
 
-def test_saved_points_are_geometric_in_time():
-    run = solve(hf.UFM(4), [0.1, 0.2, 0.3], hf.Time(1e8), points=50)
-    np.testing.assert_allclose(np.diff(np.log1p(run.time), 2), 0, atol=1e-9)
+@pytest.mark.parametrize(("end", "first"), [(1e8, 1e-2), (1e-3, 1e-6), (10.0, 1e-2)])
+def test_saved_points_are_geometric_in_time(end, first):
+    run = solve(hf.UFM(4), [0.1, 0.2, 0.3], hf.Time(end), points=50)
+    assert len(run) == 50 and run.time[0] == 0
+    ratio = (end / first) ** (1 / 49)
+    np.testing.assert_allclose(run.time[2:] / run.time[1:-1], ratio, rtol=1e-9)
+    assert run.time[-1] == pytest.approx(end, rel=1e-13)
 
 
 def test_units_govern_start_times_and_results():
@@ -308,6 +312,46 @@ def test_full_mse_settles():
     np.testing.assert_allclose(run.state(-1).Z, model.labels, atol=1e-6)
 
 
+@pytest.mark.parametrize("units", ["scaled", "raw"])
+def test_full_path_length_is_of_the_matrices_in_any_units(units):
+    model = hf.UFM(4)
+    run = solve(model, hf.gaussian(model, 0.1, 0), hf.PathLength(3.0), units=units)
+    assert run.path_length[-1] == pytest.approx(3.0, rel=1e-9)
+
+
+def test_full_starts_that_need_no_integration():
+    model = hf.UFM(4)
+    low_rank = solve(model, hf.lift(model, [1.0, 1.0, 0.0]))
+    assert low_rank.status == "never-collapses" and "2 feature directions" in low_rank.message
+    narrow = hf.UFM(4, width=1)
+    assert solve(narrow, hf.gaussian(narrow, 0.1, 0)).status == "never-collapses"
+    zero = hf.parameters(np.zeros((4, 4)), np.zeros((4, 4)))
+    assert solve(model, zero).status == "never-collapses"
+    assert solve(model, zero, hf.Norm(1.0)).status == "failed"
+    there = solve(model, hf.lift(model, np.ones(3)))
+    assert there.status == "collapsed" and len(there) == 1
+    far = solve(model, hf.gaussian(model, 0.1, 0), hf.Norm(1e9))
+    assert far.status == "failed" and "steps" in far.message
+
+
+@pytest.mark.parametrize("a", [[0.1, 0.1, 0.1, 1e-30], [0.25, 0.25, 0.25, 1e-9]])
+def test_steady_does_not_stop_at_saddles(a):
+    """A mode that has hardly begun to grow is not steady, in either view."""
+    model = hf.UFM(4, loss="mse")
+    for start in (a, hf.lift(model, a), hf.hadamard(model, a, rotation=1)):
+        run = solve(model, start)
+        assert run.status == "steady"
+        np.testing.assert_allclose(run.a[-1], 0.25, rtol=1e-6)
+
+
+def test_tiny_unbalanced_starts_collapse():
+    run = solve(hf.UFM(4), hf.spectrum(np.zeros(3), C=np.array([1.0, 2.0, 1.0]) * 1e-160))
+    assert run.status == "collapsed"
+    # With both tiny, late times forget the start: K = 2 against the closed form.
+    late = solve(hf.UFM(2), hf.spectrum([1e-300], C=1e-300), log10_times=[20_000.0])
+    assert uniform_log10_time(late.a[1, 0], 1e-3, 2) == pytest.approx(20_000.0, rel=1e-8)
+
+
 # --- progress, interruption, bad input -----------------------------------------------------------
 
 
@@ -333,6 +377,13 @@ def test_interruption_keeps_the_finished_part(target):
     assert run.status == "interrupted" and len(run) > 50
     whole = solve(hf.UFM(8), FIGURE_1, log10_times=run.log10_time[1:])
     np.testing.assert_allclose(run.a, whole.a, rtol=1e-8)
+
+
+def test_interruption_while_the_event_is_located_keeps_the_last_state():
+    with mock.patch.object(integrate, "_locate", side_effect=KeyboardInterrupt):
+        run = solve(hf.UFM(8), FIGURE_1)
+    assert run.status == "interrupted" and len(run) == 2
+    assert run.measure("collapse_deviation")[-1] > 1e-6
 
 
 def test_thinned_records_take_a_second_pass():
@@ -366,19 +417,22 @@ def test_loose_tolerances_end_too():
         (lambda m: solve(m, [1.0] * 3, times="soon"), "`times` must hold numbers"),
         (
             lambda m: solve(m, [1.0] * 3, log10_times=[np.inf]),
-            "`log10_times` must be a list of finite",
+            "`log10_times` must be a list of numbers from -300",
         ),
         (lambda m: solve(m, [1.0] * 3, log10_times=[1.0, 1.0]), "strictly increasing"),
-        (lambda m: solve(m, [1.0] * 3, points=1), "`points` must be a whole number of at least 2"),
+        (lambda m: solve(m, [1.0] * 3, points=1), "`points` must be a whole number from 2 to"),
         (lambda m: solve(m, [1.0] * 3, rtol=0.0), "`rtol` must be from 1e-12 to 1e-2, but is 0.0"),
         (lambda m: solve(m, [1.0] * 3, method="euler"), "`method` must be one of auto, tsit5"),
         (lambda m: solve(m, [1.0] * 3, units="si"), "`units` must be"),
         (lambda m: hf.solve(m, [1.0] * 3, progress="yes"), "`progress` must be"),
         (lambda m: hf.Time(), "either a time"),
         (lambda m: hf.Time(-1.0), "`t` must be a positive number"),
-        (lambda m: hf.Time(log10=np.nan), "`log10` must be a finite number"),
+        (lambda m: hf.Time(log10=np.nan), "`log10` must be a number from -300 to"),
         (lambda m: hf.Collapse(0.0), "`tolerance` must be a positive number"),
-        (lambda m: hf.Collapse(1e-15), "at least 1e-12"),
+        (lambda m: solve(m, [1.0] * 3, hf.Collapse(1e-10)), "cannot be located to `rtol` = 1e-08"),
+        (lambda m: hf.Time(10**400), "`t` must be a positive number"),
+        (lambda m: hf.Time(1e-310), "`t` must be a positive number of at least 1e-300"),
+        (lambda m: solve(m, [1.0] * 3, times=[1e-320]), "times of at least 1e-300"),
         (lambda m: hf.Norm("big"), "`value` must be a positive number"),
         (lambda m: hf.PathLength(np.inf), "`value` must be a positive number"),
     ],

@@ -118,7 +118,7 @@ def solve_command(
 
     model = UFM(classes=classes, samples=samples, depth=depth, loss=loss.value)
     for name in metric or []:
-        check_metric(name, "reduced")
+        check_metric(name, "reduced", model)
     values, seed = _parse_start(start, model.modes)
     _check_output(out)
     run = solve(
@@ -177,7 +177,7 @@ def train_command(
     )
     names = metric or ["loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual"]
     for name in names:
-        check_metric(name, "full")
+        check_metric(name, "full", model)
     if seeds < 1:
         raise InputError(f"Argument `seeds` must be at least 1, but is {seeds}.")
     if start is not None and init is not Init.hadamard:
@@ -205,7 +205,7 @@ def show_command(
 
     run = load(file)
     for name in metric or []:
-        check_metric(name, run.view)
+        check_metric(name, run.view, run.model)
     document = _train_document if run.iterations is not None else _solve_document
     _finish(run, document(run, metric or []), None, as_json)
 
@@ -219,9 +219,14 @@ def plot_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Draw a saved trajectory."""
-    from hadaflow.trajectory import load
+    from hadaflow.trajectory import check_picture, load
 
     target = file.with_suffix(".png") if out is None else out
+    if target.resolve() == file.resolve():
+        raise InputError(
+            f"The picture would overwrite {str(file)!r}: give another name with --out."
+        )
+    check_picture(target)
     load(file).plot(target)
     _print(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
 
@@ -333,9 +338,10 @@ def _train_start(
 
 def _check_output(out: Path | None) -> None:
     """Refuse before the work what would fail after it."""
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        reason = "it is a folder" if out.is_dir() else "the folder does not exist"
-        raise InputError(f"Cannot write {str(out)!r}: {reason}.")
+    from hadaflow.trajectory import check_writable
+
+    if out is not None:
+        check_writable(out)
 
 
 # --- writing answers -----------------------------------------------------------------------------
@@ -376,10 +382,9 @@ def _train_document(run: "Trajectory", names: list[str]) -> dict[str, Any]:
     import numpy as np
 
     values = {name: np.atleast_2d(run.measure(name)) for name in names}
-    runs = len(np.atleast_3d(run.log_norm)[0]) if not values else len(next(iter(values.values())))
 
     def error(v: Any) -> Any:
-        return [None] * v.shape[1] if runs < 2 else v.std(axis=0, ddof=1) / math.sqrt(runs)
+        return [None] * v.shape[1] if len(v) < 2 else v.std(axis=0, ddof=1) / math.sqrt(len(v))
 
     return {
         "classes": run.model.classes,
@@ -423,10 +428,15 @@ _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 def main() -> None:
     """Entry point: input errors are one line on stderr and exit code 2, without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that knows only ASCII still gets an answer
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-    except (InputError, _CommandLineError) as error:
-        text = str(error) if isinstance(error, InputError) else error.format_message()
+        sys.stdout.flush()
+    except (InputError, _CommandLineError, OSError) as error:
+        own = isinstance(error, InputError | OSError)
+        text = str(error) if own else error.format_message()  # pyright: ignore
         print(f"hadaflow: {' '.join(text.split())}", file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, typer.Abort):

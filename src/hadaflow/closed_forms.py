@@ -6,7 +6,10 @@ import numpy as np
 
 from hadaflow.errors import InputError
 from hadaflow.model import MSE, UFM
-from hadaflow.states import RAW
+from hadaflow.states import RAW, Spectrum
+
+# Smaller ones are flushed to zero in compiled code.
+SMALLEST_TIME = 1e-300
 
 
 def check_times(name: str, times: Any) -> np.ndarray:
@@ -15,6 +18,11 @@ def check_times(name: str, times: Any) -> np.ndarray:
         ts = np.atleast_1d(np.array(times, dtype=np.float64))
     except (TypeError, ValueError):
         raise InputError(f"Argument `{name}` must hold numbers, but is {times!r}.") from None
+    if np.any((ts > 0) & (ts < SMALLEST_TIME)):
+        raise InputError(
+            f"Argument `{name}` must hold times of at least {SMALLEST_TIME:g} (or 0), "
+            f"but is {times!r}."
+        )
     if ts.ndim != 1 or ts.size == 0 or not np.all(np.isfinite(ts)) or np.any(ts < 0):
         raise InputError(
             f"Argument `{name}` must be a list of finite times from 0 upwards, but is {times!r}."
@@ -36,7 +44,7 @@ def linearized(model: UFM, start: Any, times: Any, units: str | None = None) -> 
             "Argument `model` must be cross-entropy at depth 2 for the linearized solution, "
             f"but is {model.loss} at depth {model.depth}."
         )
-    given = model.scaled(start, units)
+    given = _one_spectrum(model, start, units)
     if np.any(given.C):
         raise InputError("Argument `start` must be balanced (C = 0) for the linearized solution.")
     time_scale, value_scale = _scales(model, start, units)
@@ -51,10 +59,19 @@ def mse_exact(model: UFM, start: Any, times: Any, units: str | None = None) -> n
     """
     if model.loss != MSE:
         raise InputError(f'Argument `model` must have loss="mse", but has {model.loss!r}.')
-    given = model.scaled(start, units)
+    given = _one_spectrum(model, start, units)
     time_scale, value_scale = _scales(model, start, units)
     t = check_times("times", times) * time_scale
     return value_scale * mse_singular_values(model, given.a, given.C, t)
+
+
+def _one_spectrum(model: UFM, start: Any, units: str | None) -> Spectrum:
+    given = model.scaled(start, units)
+    if given.a.ndim != 1:
+        raise InputError(
+            f"Argument `start` must be one spectrum, but is a batch of shape {given.a.shape}."
+        )
+    return given
 
 
 def _scales(model: UFM, start: Any, units: str | None) -> tuple[float, float]:
@@ -71,31 +88,56 @@ def mse_singular_values(model: UFM, a0: np.ndarray, C: np.ndarray, t: np.ndarray
     """
     K, t = model.classes, t[:, None]
     if model.depth == 1:
-        return a0 - (a0 - 1 / K) * -np.expm1(-K * t)
+        return 1 / K + (a0 - 1 / K) * np.exp(-K * t)
     excess = model.excess(a0, C)
-    A = a0 + excess / 2
-    moving = A > 0  # a balanced zero stays zero
-    safe_A = np.where(moving, A, 1.0)
+    w0 = a0 + excess
+    moving = w0 > 0  # a balanced zero stays zero
+    double_A = np.where(moving, a0 + w0, 1.0)
     rate = np.hypot(1.0, K * C / 2)
-    upper, lower = (1 + rate) / (2 * K * safe_A), (1 - rate) / (2 * K * safe_A)
-    settled = -np.expm1(-rate * t)
-    ratio = (1 - upper) / (1 - lower) * (1 - settled)
-    delta = np.log1p((upper - 1) * settled / (1 - ratio))
-    # exp(delta) through log a0 would turn 0 into NaN; a0·e^δ cannot overflow here.
+    # 1/q₊, (q₊ − 1)/q₊ and 1 − q₋ as sums and products in which nothing cancels.
+    inverse = K * double_A / (1 + rate)
+    share = (1 - K * a0) * (1 + (1 + K * a0) / (rate + K * w0)) / (1 + rate)
+    below = 1 + (K * C / 2) ** 2 / (1 + rate) / (K * double_A)
+    settled, left = -np.expm1(-rate * t), np.exp(-rate * t)
+    delta = np.log1p(share * settled / (inverse + share * left / below))
     return np.where(moving, a0 * np.exp(delta) + excess * np.sinh(delta), 0.0)
 
 
 def mse_path_length(model: UFM, a0: np.ndarray, C: np.ndarray, us: np.ndarray) -> np.ndarray:
-    """Scaled path length of the MSE flow at u = log(1 + t), by Gauss–Legendre quadrature in u."""
-    # Pieces short against every time scale of the solution; beyond the last nothing moves.
-    settled = np.log1p(120.0 + 2 * np.log(1 / max(a0[a0 > 0].min(initial=1.0), 1e-300)))
-    pieces = np.union1d(np.arange(0.0, settled, 1 / 16), np.minimum(us, settled))
-    nodes, weights = np.polynomial.legendre.leggauss(12)
-    width = np.diff(pieces)
-    u = pieces[:-1, None] + width[:, None] * (nodes + 1) / 2
+    """Scaled path length of the MSE flow at u = log(1 + t): adaptive Gauss–Legendre quadrature.
+
+    Pieces are halved until the rule of twice the points agrees, because modes may start to move at
+    very different times and unbalanced ones settle very fast.
+    """
+    # Beyond this time nothing moves any more, whatever the start.
+    last = np.log1p(120.0 - 2 * np.log(a0[a0 > 0].min(initial=1.0)))
+    pieces = np.union1d(np.linspace(0.0, last, 65), np.minimum(us, last))
+    left, right = pieces[:-1], pieces[1:]
+    ends, lengths = [np.zeros(1)], [np.zeros(1)]
+    for _ in range(60):
+        coarse, fine = (_mse_lengths(model, a0, C, left, right, n) for n in (8, 16))
+        scale = fine.sum() + sum(part.sum() for part in lengths)
+        done = np.abs(fine - coarse) <= 1e-13 * scale + 1e-12 * fine
+        ends.append(right[done])
+        lengths.append(fine[done])
+        left, right = left[~done], right[~done]
+        if not len(left):
+            break
+        middle = (left + right) / 2
+        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
+    ends_, lengths_ = np.concatenate([*ends, right]), np.concatenate([*lengths, 0 * right])
+    order = np.argsort(ends_)
+    total = np.cumsum(lengths_[order])
+    return total[np.searchsorted(ends_[order], np.minimum(us, last), side="right") - 1]
+
+
+def _mse_lengths(model: UFM, a0, C, left, right, count: int) -> np.ndarray:
+    """Path length of each piece by a Gauss–Legendre rule of `count` points in u."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    width = (right - left)[:, None]
+    u = left[:, None] + width * (nodes + 1) / 2
     t = np.expm1(u.ravel())
     a = mse_singular_values(model, a0, C, t)
-    velocity = model.velocity(a, np.broadcast_to(C, a.shape))
-    speed = (np.linalg.norm(velocity, axis=1) * (1 + t)).reshape(u.shape)
-    length = np.concatenate([[0.0], np.cumsum(speed @ weights * width / 2)])
-    return length[np.searchsorted(pieces, np.minimum(us, settled))]
+    w = np.ones_like(a) if model.depth == 1 else np.hypot(a, C / 2)
+    speed = np.linalg.norm(w * (1 - model.classes * a), axis=1) * (1 + t)
+    return (speed.reshape(u.shape) @ weights) * width[:, 0] / 2

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, check_whole_number
 from hadaflow.initial import compress, layer_singular_values
 from hadaflow.model import MSE, UFM
 from hadaflow.precision import double_precision
@@ -57,15 +57,18 @@ def descend(
         A `Trajectory` with `iterations`; status "reached", or "interrupted" with the finished part,
         or "failed" when the iterates overflow.
     """
-    _check_settings(steps, learning_rate, momentum, points)
+    steps = check_whole_number("steps", steps)
+    points = check_whole_number("points", points, most=10**6)
+    _check_numbers(learning_rate, momentum)
     check_progress(progress)
-    kept = np.unique(np.rint(np.geomspace(1, steps, points)).astype(int))
+    kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
     units = model.result_units(start, units)
     settings = {
-        "steps": int(steps),
+        "steps": steps,
         "learning_rate": float(learning_rate),
         "momentum": float(momentum),
-        "points": int(points),
+        "points": points,
+        "seed": getattr(start, "seed", None),
         "units": units,
     }
     began = time.perf_counter()
@@ -73,17 +76,23 @@ def descend(
     def run(system, x0):
         return _run(system, x0, kept, learning_rate, momentum, progress)
 
+    batch = (
+        start.batch if isinstance(start, Parameters) else model.scaled(start, units).a.shape[:-1]
+    )
+    if len(batch) > 1:
+        raise InputError(f"Argument `start` must be one start or a list, but has batch {batch}.")
     if isinstance(start, Parameters):
         arrays, done, interrupted = _descend_matrices(model, model.check_parameters(start), run)
     else:
         arrays, done, interrupted = _descend_spectrum(model, model.scaled(start, units), units, run)
-    iterations = np.concatenate([[0], kept[:done]])
+    usable = _usable(arrays, len(batch))
+    arrays = {name: v[(slice(None),) * len(batch) + (slice(usable),)] for name, v in arrays.items()}
+    iterations = np.concatenate([[0], kept[:done]])[:usable]
     with np.errstate(divide="ignore"):
         log10_time = np.log10(iterations * learning_rate)
     if units != RAW:
         log10_time = log10_time + math.log10(model.time_scale)
-    finite = all(np.all(np.isfinite(a) | (a == -np.inf)) for a in arrays.values())
-    status, message = _ending(int(iterations[-1]), interrupted, finite)
+    status, message = _ending(int(iterations[-1]), interrupted, usable == done + 1)
     return Trajectory(
         model=model,
         view="full" if isinstance(start, Parameters) else "reduced",
@@ -103,19 +112,26 @@ def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
     if interrupted:
         return "interrupted", f"Interrupted after iteration {last}; the finished part is here."
     if not finite:
-        return (
-            "failed",
-            "A singular value overflowed or turned negative: the learning rate is too large.",
+        return "failed", (
+            f"After iteration {last} a value overflowed or a singular value turned negative: the "
+            "steps overshoot. The part before is here."
         )
     return "reached", f"All {last} iterations done."
 
 
-def _check_settings(steps: Any, learning_rate: Any, momentum: Any, points: Any) -> None:
-    for name, value in (("steps", steps), ("points", points)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise InputError(
-                f"Argument `{name}` must be a whole number of at least 1, but is {value!r}."
-            )
+def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
+    """How many of the kept states, from the first on, are of a size that squares stay finite.
+
+    log 0 = −∞ is a state too.
+    """
+    good = np.array(True)
+    for values in arrays.values():
+        rows = np.moveaxis((np.abs(values) < 1e100) | (values == -np.inf), time_axis, 0)
+        good = good & rows.reshape(len(rows), -1).all(axis=1)
+    return len(good) if good.all() else max(int(np.argmin(good)), 1)
+
+
+def _check_numbers(learning_rate: Any, momentum: Any) -> None:
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum)):
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
             raise InputError(f"Argument `{name}` must be a number, but is {value!r}.")

@@ -6,3 +6,13 @@ class InputError(ValueError):
 
     The command line prints the message as one line and exits with code 2.
     """
+
+
+def check_whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """`value` as an int, if it is a whole number within the bounds."""
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    number = value.__index__() if whole else None  # pyright: ignore
+    if number is None or number < least or (most is not None and number > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"Argument `{name}` must be a whole number {bounds}, but is {value!r}.")
+    return number

@@ -8,12 +8,12 @@ only as $e^{u - \text{slowness}}$, and nothing freezes, because $1 - p$ is never
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hadaflow import metrics
 from hadaflow.bases import with_front
+from hadaflow.distances import collapse_deviation
 from hadaflow.model import UFM
 from hadaflow.targets import Collapse, Norm, PathLength, Steady
 
@@ -47,7 +47,10 @@ class ReducedFlow:
         a = self.a(y, args)
         direction, slowness = self.model.padded_drive(a)
         force = direction * jnp.exp(u - slowness)
-        return with_front(force, jnp.linalg.norm(self._mobility(a, args) * force))
+        moved = self._mobility(a, args) * force
+        # Only unbalanced starts can move while the squares of the velocity underflow.
+        speed = jnp.linalg.norm(moved) if self.balanced else _length(moved)
+        return with_front(force, speed)
 
     def error_scale(self, y, args):
         """δ is accurate enough when a is: an error in δ moves a by w(a)/a times itself."""
@@ -62,7 +65,7 @@ class ReducedFlow:
     def watch(self, y, args):
         a, value = self.a(y, args), args[3]
         if self.target is Collapse:
-            return jnp.log(metrics.collapse_deviation(a[1:]) / value)
+            return jnp.log(collapse_deviation(a[1:]) / value)
         if self.target is Norm:
             return jnp.log(value / jnp.sum(a))
         if self.target is PathLength:
@@ -84,6 +87,22 @@ class FullFlow:
         moved = tuple(v * rate for v in self.model.pull_back(factors, direction))
         return moved, jnp.sqrt(sum(jnp.sum(v**2) for v in moved))
 
+    def _fastest(self, factors):
+        """The largest relative rate of change, per unit of scaled time, in any feature direction.
+
+        The rows of W and columns of H are moved by T' = M T with M made of the residual, so this is
+        the norm of M on the range of T: it sees directions that have hardly begun to grow.
+        """
+        direction, slowness = self.model.full_drive(self.model.logits(factors))
+        residual = direction * jnp.exp(-slowness) / self.model.loss_divisor / self.model.time_scale
+        if len(factors) == 1:
+            return jnp.linalg.norm(residual) / jnp.linalg.norm(factors[0])
+        W, H = factors
+        Q, R = jnp.linalg.qr(jnp.concatenate([W, H.T]))
+        Q = jnp.where((jnp.diagonal(R) != 0)[None, :], Q, 0.0)
+        moved = jnp.concatenate([residual @ Q[len(W) :], residual.T @ Q[: len(W)]])
+        return jnp.linalg.norm(moved, 2)
+
     def error_scale(self, y, args):
         factors, path = y
         sizes = [jnp.sqrt(jnp.mean(f**2)) + 1e-290 for f in factors]
@@ -103,10 +122,14 @@ class FullFlow:
         if self.target is PathLength:
             return 1.0 - path / value
         if self.target is Steady:
-            velocity, _ = self.velocity(jnp.zeros(()), y, args)
-            Z, dZ = jax.jvp(lambda *f: self.model.logits(f), factors, velocity)
-            return jnp.log(jnp.linalg.norm(dZ) / (value * jnp.linalg.norm(Z)))
+            return jnp.log(self._fastest(factors) / value)
         return jnp.ones(())
+
+
+def _length(v):
+    """Euclidean norm that neither underflows nor overflows."""
+    largest = jnp.maximum(jnp.max(jnp.abs(v)), 1e-300)
+    return largest * jnp.linalg.norm(v / largest)
 
 
 def _disarmed(target: type | None, args):

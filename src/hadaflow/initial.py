@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, check_whole_number
 from hadaflow.model import UFM
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
 
@@ -103,13 +103,15 @@ def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
     """
     if not isinstance(scale, int | float | np.floating) or not 0 < scale < np.inf:
         raise InputError(f"Argument `scale` must be a positive number, but is {scale!r}.")
-    if isinstance(seed, Sequence | np.ndarray):
+    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
         if len(seed) == 0:
             raise InputError("Argument `seed` must hold at least one seed, but is empty.")
-        runs = [gaussian(model, scale, int(s)).factors for s in seed]
-        return Parameters(tuple(np.stack(f) for f in zip(*runs, strict=True)))
-    rng = np.random.default_rng(_check_seed(seed))
-    return Parameters(tuple(scale * rng.standard_normal(s) for s in model.factor_shapes))
+        seeds = [_check_seed(s) for s in seed]
+        runs = [gaussian(model, scale, s).factors for s in seeds]
+        return Parameters(tuple(np.stack(f) for f in zip(*runs, strict=True)), seeds)
+    checked = _check_seed(seed)
+    rng = np.random.default_rng(checked)
+    return Parameters(tuple(scale * rng.standard_normal(s) for s in model.factor_shapes), checked)
 
 
 def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descending") -> Spectrum:
@@ -192,11 +194,7 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
 
 
 def _check_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(
-            f"Argument `seed` must be a whole number that is not negative, but is {seed!r}."
-        )
-    return int(seed)
+    return check_whole_number("seed", seed, least=0)
 
 
 def compress(

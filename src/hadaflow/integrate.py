@@ -122,6 +122,16 @@ class Integration:
         if march is None:
             nothing = jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
             return Outcome(ending, np.zeros(0), nothing)
+        try:
+            ending, goals, ys = self._states_up_to_event(
+                march, status, ending, records, complete, grid
+            )
+        except KeyboardInterrupt:
+            ending, goals = "interrupted", np.array([status.u])
+            ys = jax.tree.map(lambda y: np.asarray(y)[None], march.y)
+        return Outcome(ending, goals, ys, status.accepted, status.rejected, reason)
+
+    def _states_up_to_event(self, march, status, ending, records, complete, grid):
         end, y_end = status.u, march.y
         if ending == "event":
             end, y_end = _locate(self.flow, self.method, march, self.args)
@@ -137,7 +147,7 @@ class Integration:
             # The located state itself ends the run: there the target is met to the last digit.
             for rows, row in zip(jax.tree.leaves(ys), jax.tree.leaves(y_end), strict=True):
                 rows[-1] = row
-        return Outcome(ending, goals, ys, status.accepted, status.rejected, reason)
+        return ending, goals, ys
 
     @property
     def _numbers(self) -> tuple[Any, Any, Any]:
@@ -227,19 +237,20 @@ def _step(flow, parts, m: March, args, end) -> March:
     """One attempt at a step, not beyond `end`."""
     term, solver, controller = parts
     target = jnp.minimum(m.next_u, end)
-    y, error, _, solver_state, _ = solver.step(
+    y, error, _, solver_state, result = solver.step(
         term, m.u, target, m.y, args, m.solver_state, made_jump=False
     )
-    # A step into overflow has no finite error; infinity makes the controller shrink it.
+    solved = diffrax.is_okay(result)
+    # A step into overflow, or with an unsolved implicit stage, is shrunk by an infinite error.
     error = jax.tree.map(lambda e, s: e / s, error, flow.error_scale(y, args))
-    error = jax.tree.map(lambda e: jnp.where(jnp.isfinite(e), e, jnp.inf), error)
+    error = jax.tree.map(lambda e: jnp.where(jnp.isfinite(e) & solved, e, jnp.inf), error)
     order = solver.error_order(term)
     # The error is scaled already; m.y stands in for y, which may have overflowed (0·∞ is NaN).
     keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
         m.u, target, m.y, m.y, args, error, order, m.controller_state
     )
     # The step that reaches the event is not taken: `_locate` starts from the state before it.
-    reached = keep & ~(flow.watch(y, args) > 0)
+    reached = keep & (flow.watch(y, args) <= 0)
     taken = keep & ~reached
     y, solver_state = _where(taken, (y, solver_state), (m.y, m.solver_state))
     return March(
@@ -362,7 +373,7 @@ def _locate(flow, method, march, args):
         inside = (guess > low) & (guess < high) & (count % 3 != 2)
         middle = jnp.where(inside, guess, low + (high - low) / 2)
         y, f = at(middle)
-        reached = ~(f > 0)
+        reached = f <= 0
         halve_low, halve_high = reached & (side == 1), ~reached & (side == -1)
         return (
             count + 1,

@@ -1,24 +1,25 @@
 r"""The max-margin problem behind the flow (Eq. 3): margins, value, and distance from a KKT point."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from hadaflow.errors import InputError
 from hadaflow.model import UFM
-from hadaflow.states import Parameters, Spectrum
+from hadaflow.states import Parameters
 
-# A dense non-negative least-squares problem is solved; larger ones would not finish.
-_LARGEST_PROBLEM = 5000
+# A dense non-negative least-squares problem is solved, whose cost grows like the cube of this.
+_LARGEST_PROBLEM = 1000
 
 
-def margins(model: UFM, state: Spectrum | Parameters) -> np.ndarray:
+def margins(model: UFM, state: Any) -> np.ndarray:
     r"""Margins of every sample: $(w_c - w_{c'})^\top h_{ic}$, right logit minus each wrong one.
 
     A full state gives shape (…, Kn, K − 1), the wrong classes in order. A spectrum gives
     $(\Psi a)_j$ in scaled units, shape (…, K − 1): every sample has the same margins.
     """
-    if isinstance(state, Spectrum):
+    if not isinstance(state, Parameters):
         scaled = model.scaled(state)
         return model.basis.psi(scaled.a[..., -model.basis.modes :])
     Z = model.check_parameters(state).Z

@@ -1,7 +1,7 @@
 r"""Functions of one state, and their exact rates along the flow by forward-mode differentiation.
 
-Distances to neural collapse are written in $r_i = (K-1)\hat a_i - 1$, which sums to zero, so that
-they keep their relative accuracy down to 1e-20 and below, where the textbook forms cancel.
+A metric is a name or a user's own JAX-traceable function. The named ones are tabled here, for reduced
+states and for full ones.
 """
 
 import functools
@@ -12,54 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.distances import (
+    alignment,
+    collapse_deviation,
+    frobenius,
+    kl,
+    l2,
+    log_ratio,
+    norm,
+    reverse_kl,
+    smallest,
+)
 from hadaflow.errors import InputError
-from hadaflow.model import UFM
+from hadaflow.model import MSE, UFM
 from hadaflow.precision import double_precision, to_numpy
 from hadaflow.states import RAW, Parameters
 
 Metric = str | Callable[..., Any]
-
-# --- distances to collapse, functions of the non-trivial singular values -------------------------
-
-
-def deviations(a):
-    r"""$r_i = (K-1)\hat a_i - 1$: how far each singular value is from the mean, relatively."""
-    return a / jnp.mean(a) - 1.0
-
-
-def kl(a):
-    r"""$D_{KL}(\frac1{K-1}1 \| \hat a)$, the Lyapunov function (Theorem 3), as mean of r − log(1+r)."""
-    r = deviations(a)
-    return jnp.mean(r - jnp.log1p(r))
-
-
-def reverse_kl(a):
-    r"""$D_{KL}(\hat a \| \frac1{K-1}1) = \log(K-1) + \sum \hat a_i \log \hat a_i$."""
-    r = deviations(a)
-    grown = 1.0 + r
-    log = jnp.log1p(jnp.where(grown > 0, r, 0.0))
-    return jnp.mean(grown * log - r)
-
-
-def l2(a):
-    r"""$M = \frac12\sum_i(\hat a_i - \frac1{K-1})^2$ (Eq. 10)."""
-    return jnp.sum((deviations(a) / a.size) ** 2) / 2
-
-
-def frobenius(a):
-    r"""$\tilde M = \sum_i (a_i/\|a\|_2 - 1/\sqrt{K-1})^2$, the squared Frobenius distance."""
-    return jnp.sum((a / jnp.linalg.norm(a) - a.size**-0.5) ** 2)
-
-
-def log_ratio(a):
-    r"""$M_{LR} = \max_i \log a_i - \min_j \log a_j$."""
-    return jnp.log(jnp.max(a)) - jnp.log(jnp.min(a))
-
-
-def collapse_deviation(a):
-    r"""$\max_i |(K-1)\hat a_i - 1|$, what `Collapse` watches."""
-    return jnp.max(jnp.abs(deviations(a)))
-
 
 # --- the same and more, for a reduced state (scaled a, C) ----------------------------------------
 
@@ -75,13 +44,11 @@ def _of_nontrivial(function):
 def _layer_alignment(sign: int):
     r"""Distance of α² (WWᵀ) or β² (HᵀH) from uniform; α² = w + C/2, β² = w − C/2 up to a factor."""
 
-    def alignment(model: UFM, a, C):
-        if model.depth != 2:
-            raise InputError("Metric `alignment_w`/`alignment_h` needs `depth` = 2.")
+    def layer_alignment(model: UFM, a, C):
         squares = _nontrivial(model, model.mobility(a, C) + sign * C / 2)
-        return jnp.sqrt(2 * l2(squares))
+        return alignment(squares)
 
-    return alignment
+    return layer_alignment
 
 
 REDUCED: dict[str, Callable[..., Any]] = {
@@ -95,10 +62,10 @@ REDUCED: dict[str, Callable[..., Any]] = {
     "log_energy": lambda model, a, C: model.log_energy(a),
     "loss": lambda model, a, C: model.energy(a) * _samples(model),
     "log_loss": lambda model, a, C: model.log_energy(a) + jnp.log(_samples(model)),
-    "margin": lambda model, a, C: jnp.min(model.basis.psi(_nontrivial(model, a))),
+    "margin": lambda model, a, C: smallest(model.basis.psi(_nontrivial(model, a))),
     "alignment_w": _layer_alignment(1),
     "alignment_h": _layer_alignment(-1),
-    "alignment_z": lambda model, a, C: jnp.sqrt(2 * l2(_nontrivial(model, a))),
+    "alignment_z": _of_nontrivial(alignment),
 }
 
 
@@ -110,10 +77,32 @@ def _samples(model: UFM) -> float:
 # --- for a full state (tuple of factors) ---------------------------------------------------------
 
 
+def _etf(model: UFM):
+    """S = I − 11ᵀ/K, the simplex equiangular tight frame."""
+    return jnp.asarray(np.eye(model.classes) - 1 / model.classes)
+
+
 def _simplex(model: UFM):
     """S ⊗ 1ᵀ, the direction of the collapsed logits."""
-    S = np.eye(model.classes) - 1 / model.classes
-    return jnp.asarray(np.kron(S, np.ones((1, model.samples))))
+    return jnp.repeat(_etf(model), model.samples, axis=1)
+
+
+def _shown(model: UFM, factors) -> Any:
+    """The factors that distances to collapse look at.
+
+    As the paper takes them for cross-entropy; for MSE without the trivial mode, which learns too and
+    is no part of the simplex.
+    """
+    if model.loss != MSE:
+        return factors
+    first, *rest = factors
+    centred = (first - jnp.mean(first, axis=0, keepdims=True), *rest)
+    if len(centred) == 1:
+        return centred
+    H = centred[1]
+    by_class = H.reshape(H.shape[0], model.classes, model.samples)
+    trivial = jnp.mean(by_class, axis=(1, 2), keepdims=True)
+    return centred[0], (by_class - trivial).reshape(H.shape)
 
 
 def _signal_subspace(model: UFM):
@@ -124,28 +113,27 @@ def _signal_subspace(model: UFM):
 
 def singular_values(model: UFM, factors):
     """The largest K − 1 singular values of the logits, descending."""
-    Z = model.logits(factors)
+    Z = model.logits(_shown(model, factors))
     return jnp.linalg.svd(Z, compute_uv=False)[: model.basis.modes]
 
 
 def _distance(matrix, target, nuclear: bool):
     """Frobenius distance of two matrices, each divided by its nuclear or Frobenius norm."""
-    norm = (lambda m: jnp.linalg.norm(m, "nuc")) if nuclear else jnp.linalg.norm
-    return jnp.linalg.norm(matrix / norm(matrix) - target / norm(target))
+    size = (lambda m: jnp.linalg.norm(m, "nuc")) if nuclear else jnp.linalg.norm
+    return norm(matrix / size(matrix) - target / size(target))
 
 
 def _alignment_z(model, factors):
-    return _distance(model.logits(factors), _simplex(model), nuclear=True)
+    return _distance(model.logits(_shown(model, factors)), _simplex(model), nuclear=True)
 
 
 def _alignment_w(model, factors):
-    W, _ = _two(factors, "alignment_w")
-    S = jnp.asarray(np.eye(model.classes) - 1 / model.classes)
-    return _distance(W @ W.T, S, nuclear=True)
+    W, _ = _shown(model, factors)
+    return _distance(W @ W.T, _etf(model), nuclear=True)
 
 
 def _alignment_h(model, factors):
-    _, H = _two(factors, "alignment_h")
+    _, H = _shown(model, factors)
     target = _simplex(model)
     return _distance(H.T @ H, target.T @ target, nuclear=True)
 
@@ -169,18 +157,18 @@ def _margin(model, factors):
     Z = model.logits(factors)
     Y = jnp.asarray(model.labels)
     right = jnp.sum(Y * Z, axis=0, keepdims=True)
-    return jnp.min(jnp.where(Y == 0, right - Z, jnp.inf))
+    return smallest(jnp.where(Y == 0, right - Z, jnp.inf))
 
 
-def _class_means(model, factors, name):
+def _class_means(model, factors):
     """Class means of the features, d × K, and features grouped by class, d × K × n."""
-    _, H = _two(factors, name)
+    _, H = factors
     grouped = H.reshape(H.shape[0], model.classes, model.samples)
     return jnp.mean(grouped, axis=2), grouped
 
 
-def _nc1_parts(model, factors, name):
-    means, grouped = _class_means(model, factors, name)
+def _nc1_parts(model, factors):
+    means, grouped = _class_means(model, factors)
     within = (grouped - means[:, :, None]).reshape(means.shape[0], -1)
     between = means - jnp.mean(means, axis=1, keepdims=True)
     return within, between
@@ -188,13 +176,13 @@ def _nc1_parts(model, factors, name):
 
 def _nc1_quot(model, factors):
     r"""$\mathrm{tr}\,\Sigma_W / \mathrm{tr}\,\Sigma_B$: within-class over between-class variance."""
-    within, between = _nc1_parts(model, factors, "nc1_quot")
+    within, between = _nc1_parts(model, factors)
     return jnp.sum(within**2) / model.samples / jnp.sum(between**2)
 
 
 def _nc1_pinv(model, factors):
     r"""$\mathrm{tr}(\Sigma_W\Sigma_B^+)/K$ (Papyan et al. 2020)."""
-    within, between = _nc1_parts(model, factors, "nc1_pinv")
+    within, between = _nc1_parts(model, factors)
     K, n = model.classes, model.samples
     inverse = jnp.linalg.pinv(between @ between.T / K, rtol=1e-10)
     return jnp.sum(within * (inverse @ within)) / (K * n) / K
@@ -202,7 +190,7 @@ def _nc1_pinv(model, factors):
 
 def _nc1_cdnv(model, factors):
     """Class-distance normalized variance, averaged over pairs (Galanti et al. 2022)."""
-    means, grouped = _class_means(model, factors, "nc1_cdnv")
+    means, grouped = _class_means(model, factors)
     variance = jnp.mean(jnp.sum((grouped - means[:, :, None]) ** 2, axis=0), axis=1)
     pair = np.triu_indices(model.classes, 1)
     gaps = jnp.sum((means[:, pair[0]] - means[:, pair[1]]) ** 2, axis=0)
@@ -211,29 +199,21 @@ def _nc1_cdnv(model, factors):
 
 def _nc2_etf_err(model, factors):
     r"""$\|\bar H^\top\bar H/\|\cdot\|_F - S/\|S\|_F\|_F$."""
-    means, _ = _class_means(model, factors, "nc2_etf_err")
-    S = jnp.asarray(np.eye(model.classes) - 1 / model.classes)
-    return _distance(means.T @ means, S, nuclear=False)
+    means, _ = _class_means(model, factors)
+    return _distance(means.T @ means, _etf(model), nuclear=False)
 
 
 def _nc3_etf_err(model, factors):
     r"""$\|WW^\top/\|\cdot\|_F - S/\|S\|_F\|_F$, the paper's NC3."""
-    W, _ = _two(factors, "nc3_etf_err")
-    S = jnp.asarray(np.eye(model.classes) - 1 / model.classes)
-    return _distance(W @ W.T, S, nuclear=False)
+    W, _ = factors
+    return _distance(W @ W.T, _etf(model), nuclear=False)
 
 
 def _nc3_dual_err(model, factors):
     r"""$\|W^\top/\|W\|_F - \bar H/\|\bar H\|_F\|_F$, self-duality of classifier and class means."""
-    W, _ = _two(factors, "nc3_dual_err")
-    means, _ = _class_means(model, factors, "nc3_dual_err")
+    W, _ = factors
+    means, _ = _class_means(model, factors)
     return _distance(W.T, means, nuclear=False)
-
-
-def _two(factors, name: str):
-    if len(factors) != 2:
-        raise InputError(f"Metric `{name}` is about W and H and needs `depth` = 2.")
-    return factors
 
 
 def _of_singular_values(function):
@@ -252,7 +232,7 @@ FULL: dict[str, Callable[..., Any]] = {
     "log_ratio": _of_singular_values(log_ratio),
     "l2": lambda model, factors: _alignment_z(model, factors) ** 2 / 2,
     "frobenius": lambda model, factors: (
-        _distance(model.logits(factors), _simplex(model), nuclear=False) ** 2
+        _distance(model.logits(_shown(model, factors)), _simplex(model), nuclear=False) ** 2
     ),
     "collapse_deviation": lambda model, factors: full_collapse_deviation(model, factors),
     "energy": lambda model, factors: jnp.exp(_log_loss(model, factors)) / _samples(model),
@@ -295,10 +275,15 @@ def metric_names(view: str) -> list[str]:
     return sorted(FULL if view == "full" else REDUCED)
 
 
-def check_metric(metric: Metric, view: str) -> None:
-    """Refuse a name that is not a metric of this view."""
+_TWO_LAYERS = ("alignment_w", "alignment_h", *(n for n in FULL if n.startswith("nc")))
+
+
+def check_metric(metric: Metric, view: str, model: UFM) -> None:
+    """Refuse a name that is not a metric of this view or of this model."""
     if callable(metric):
         return
+    if model.depth == 1 and metric in _TWO_LAYERS:
+        raise InputError(f"Metric `{metric}` is about W and H and needs `depth` = 2.")
     table, other = (FULL, REDUCED) if view == "full" else (REDUCED, FULL)
     if metric in table:
         return
@@ -342,6 +327,10 @@ def rate(
             length (Eq. 23), which stays of ordinary size where the former underflows.
         units: Units of a spectrum without its own, and of the time.
 
+    Where entries of `a` tie, metrics with a maximum in them have a kink, and the rate is the one to
+    the right. For a full state whose singular values coincide, `log_ratio` has no such rate: project
+    it first.
+
     >>> a = [1.0, 1.0, 1.0, 1.25, 1e-4, 1e-4, 1e-4]
     >>> bool(rate("l2", UFM(classes=8), a) > 0), bool(rate("kl", UFM(classes=8), a) < 0)
     (True, True)
@@ -355,10 +344,10 @@ def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: s
     """`metric` (or its rate along `flow`) at every state of the batch."""
     raw = model.result_units(state, units) == RAW
     if isinstance(state, Parameters):
-        check_metric(metric, "full")
+        check_metric(metric, "full", model)
         arrays, batch, view = model.check_parameters(state).factors, state.batch, "full"
     else:
-        check_metric(metric, "reduced")
+        check_metric(metric, "reduced", model)
         scaled = model.scaled(state, units)
         arrays, batch, view = (scaled.a, scaled.C), scaled.a.shape[:-1], "reduced"
     with double_precision():

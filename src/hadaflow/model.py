@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.bases import Sylvester, pad, with_front
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, check_whole_number
 from hadaflow.precision import float64
 from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
 
@@ -54,7 +54,7 @@ class UFM:
 
     def __post_init__(self) -> None:
         for name in ("classes", "samples", "depth"):
-            _check_whole_number(name, getattr(self, name))
+            object.__setattr__(self, name, check_whole_number(name, getattr(self, name)))
         Sylvester(self.classes)
         if self.depth > 2:
             raise InputError(
@@ -67,7 +67,7 @@ class UFM:
                 f"Argument `width` does not apply at depth 1 (there are no features), "
                 f"but is {self.width}."
             )
-        _check_whole_number("width", self.width)
+        object.__setattr__(self, "width", check_whole_number("width", self.width))
         if self.loss not in (CROSS_ENTROPY, MSE):
             raise InputError(
                 f'Argument `loss` must be "cross_entropy" or "mse", but is {self.loss!r}.'
@@ -193,8 +193,12 @@ class UFM:
         if self.depth == 1:
             return xp.exp(log_a0) + delta
         grown = xp.exp(log_a0 + delta)
-        # Clipped so that a balanced mode among unbalanced ones never meets 0·∞.
-        return grown if excess is None else grown + excess * xp.sinh(xp.clip(delta, -700, 700))
+        if excess is None:
+            return grown
+        # sinh alone overflows where its product with a small excess does not: two factors of e^{δ/2}.
+        small = excess * xp.sinh(xp.clip(delta, -30.0, 30.0))
+        half = xp.exp(xp.clip(delta, 0.0, 1400.0) / 2)
+        return grown + xp.where(delta > 30.0, excess * half * half / 2, small)
 
     @staticmethod
     def excess(a: np.ndarray, C: np.ndarray) -> np.ndarray:
@@ -281,6 +285,10 @@ class UFM:
 
     def check_parameters(self, state: Parameters) -> Parameters:
         """Refuse matrices whose shapes do not fit the model."""
+        if not isinstance(state, Parameters):
+            raise InputError(
+                f"A full state is needed here (`Parameters`), but a {type(state).__name__} was given."
+            )
         shapes = tuple(f.shape[-2:] for f in state.factors)
         if shapes != self.factor_shapes:
             raise InputError(
@@ -294,10 +302,3 @@ def log_softplus(x):
     """log(log(1 + eˣ)), which is x itself where eˣ is below rounding."""
     tiny = x < -40.0
     return jnp.where(tiny, x, jnp.log(jax.nn.softplus(jnp.where(tiny, 0.0, x))))
-
-
-def _check_whole_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(
-            f"Argument `{name}` must be a whole number of at least 1, but is {value!r}."
-        )

@@ -26,7 +26,8 @@ def to_numpy(tree: Any) -> Any:
 
 
 def _to_jax(argument: Any) -> Any:
-    if isinstance(argument, np.ndarray | np.generic | jax.Array | list):
+    numbers = isinstance(argument, tuple) and all(isinstance(x, int | float) for x in argument)
+    if numbers or isinstance(argument, np.ndarray | np.generic | jax.Array | list):
         return jnp.asarray(argument, dtype=jnp.float64)
     return argument
 

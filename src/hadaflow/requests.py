@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 
 from hadaflow.closed_forms import check_times
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, check_whole_number
 from hadaflow.model import MSE, UFM
 from hadaflow.progress import Report, check_progress
-from hadaflow.states import RAW
+from hadaflow.states import RAW, Parameters
 from hadaflow.steppers import METHODS
 from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target, Time
 
 LN10 = math.log(10.0)
 AUTO_METHOD = "tsit5"
+_FIRST_SAVED = -2.0  # log10 of the first saved time, unless the run is shorter
+_RESOLUTION = (
+    1e-16  # rounding of log a shifts the time of collapse by about this over the tolerance
+)
 
 
 def u_from_log10(log10_time: Any) -> Any:
@@ -42,6 +46,8 @@ class Request:
     rtol: float
     method: str
     progress: str | Report | None
+    full: bool
+    seed: Any
 
     @property
     def time_shift(self) -> float:
@@ -69,13 +75,19 @@ class Request:
 
     def grid(self, end: float) -> np.ndarray:
         """Points geometric in time up to u = `end`, without the start."""
-        return np.linspace(0.0, end, self.points)[1:]
+        last = float(log10_from_u(end))
+        first = min(_FIRST_SAVED, last - 3)
+        us = u_from_log10(np.linspace(first, last, self.points)[1:])
+        us[-1] = end
+        return us
 
     @property
     def target_value(self) -> float:
         """The event's number in scaled units."""
         if isinstance(self.event, Collapse | Steady):
             return self.event.tolerance
+        if isinstance(self.event, PathLength) and self.full:
+            return self.event.value  # measured in the matrices, which have no scaled units
         if isinstance(self.event, Norm | PathLength):
             return self.event.value / self.value_scale
         return 1.0
@@ -90,6 +102,7 @@ class Request:
             "points": self.points,
             "rtol": self.rtol,
             "method": self.method,
+            "seed": self.seed,
         }
 
     def labelled_times(self, us: np.ndarray) -> np.ndarray:
@@ -105,7 +118,7 @@ class Request:
         return np.concatenate([[-np.inf], times])
 
     def where(self, u: float) -> str:
-        return f"log10 t = {float(log10_from_u(u)) - self.time_shift:.8g}"
+        return f"log10 t = {float(log10_from_u(u)) - self.time_shift:.8g}" if u > 0 else "the start"
 
 
 def make_request(
@@ -122,26 +135,31 @@ def make_request(
 ) -> Request:
     if not isinstance(model, UFM):
         raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
-    if isinstance(points, bool) or not isinstance(points, int | np.integer) or points < 2:
-        raise InputError(
-            f"Argument `points` must be a whole number of at least 2, but is {points!r}."
-        )
+    points = check_whole_number("points", points, least=2, most=10**6)
     if not isinstance(rtol, int | float | np.floating) or not 1e-12 <= rtol <= 1e-2:
         raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {rtol!r}.")
     check_progress(progress)
+    until = _check_until(model, until, times, log10_times)
+    if isinstance(until, Collapse) and until.tolerance * rtol < _RESOLUTION:
+        raise InputError(
+            f"Collapse to {until.tolerance:g} cannot be located to `rtol` = {rtol:g} in double "
+            f"precision: the product of the two must be at least {_RESOLUTION:g}."
+        )
     if method not in ("auto", *METHODS):
         raise InputError(
             f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {method!r}."
         )
     return Request(
         model=model,
-        until=_check_until(model, until, times, log10_times),
+        until=until,
         log10_times=_check_requested_times(times, log10_times),
         units=model.result_units(start, units),
-        points=int(points),
+        points=points,
         rtol=float(rtol),
         method=AUTO_METHOD if method == "auto" else method,
         progress=progress,
+        full=isinstance(start, Parameters),
+        seed=getattr(start, "seed", None),
     )
 
 
@@ -178,9 +196,10 @@ def _check_requested_times(times: Any, log10_times: Any) -> np.ndarray | None:
         values = np.atleast_1d(np.array(log10_times, dtype=float))
     except (TypeError, ValueError):
         values = np.zeros(0)
-    if values.ndim != 1 or values.size == 0 or not np.all(np.isfinite(values)):
+    if values.ndim != 1 or values.size == 0 or not np.all((values >= -300) & (values <= 1e15)):
         raise InputError(
-            f"Argument `log10_times` must be a list of finite numbers, but is {log10_times!r}."
+            "Argument `log10_times` must be a list of numbers from -300 to 1e15, "
+            f"but is {log10_times!r}."
         )
     if np.any(np.diff(values) <= 0):
         raise InputError(

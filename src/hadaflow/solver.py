@@ -21,9 +21,11 @@ from hadaflow.states import Parameters, Spectrum
 from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target
 from hadaflow.trajectory import Trajectory
 
-# An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. Both
-# limits stand for minutes; the first is ten times the collapse norm up to which an end is promised.
+# An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. The
+# first limit is ten times the collapse norm up to which an end is promised, seconds of work; the
+# others are for full states, whose steps cost more, and for targets at a known distance.
 _NORM_LIMIT = 1e6
+_FULL_NORM_LIMIT = 1e5
 _STEP_LIMIT = 2e7
 # Looser local errors would keep the direction from settling at all.
 _LOOSEST = 1e-5
@@ -111,16 +113,24 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
                 "never becomes uniform: ask for a time, a norm or a path length instead."
             )
         if a.any() and _deviation(a) <= until.tolerance:
-            return "collapsed", f"The start is within {until.tolerance:g} of collapse."
+            return _ending(request, "event", 0.0)
     if isinstance(until, Norm) and a.sum() >= request.target_value:
-        return "reached", f"‖a‖₁ is at least {until.value:g} at the start."
+        return _ending(request, "event", 0.0)
     if isinstance(until, Norm | PathLength) and dead.all():
         return "failed", "All singular values start at zero: nothing moves."
     return None
 
 
-def _deviation(a: np.ndarray) -> float:
-    return float(np.max(np.abs(a / a.mean() - 1)))
+def _deviation(a: np.ndarray) -> Any:
+    """Max |(K−1)â − 1| of NumPy arrays, along the last axis."""
+    return np.max(np.abs(a / a.mean(axis=-1, keepdims=True) - 1), axis=-1)
+
+
+def _stall(norm: float, deviation: float) -> str:
+    return (
+        f"‖a‖₁ has reached {norm:.3g} (scaled) and max|(K−1)â − 1| is still {deviation:.3g}; "
+        "an explicit method needs of the order of ‖a‖₁ steps"
+    )
 
 
 def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
@@ -137,19 +147,16 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
         def give_up(u: float, y: np.ndarray, steps: int) -> str:
             a = flow.displaced(y, args)[1:]
             if isinstance(event, Collapse) and a.sum() > _NORM_LIMIT:
-                return (
-                    f"‖a‖₁ has reached {a.sum():.3g} (scaled) and max|(K−1)â − 1| is still "
-                    f"{_deviation(a):.3g}; an explicit method needs of the order of ‖a‖₁ steps"
-                )
+                return _stall(a.sum(), _deviation(a))
             return _too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 
         y0 = np.zeros(model.classes)
         outcome = _integrate(request, flow, y0, args, tolerance, give_up)
         a = flow.displaced(outcome.ys, args)[:, 1:]
+    status, message = _ending(request, outcome.ending, _last(outcome), outcome.reason)
     return _reduced_result(
-        request, start, outcome.us, a, outcome.ys[:, 0], *_ending(request, outcome),
-        outcome=outcome, tolerance=tolerance,
-    )  # fmt: skip
+        request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance
+    )
 
 
 def _solve_mse(request: Request, start: Spectrum) -> Trajectory:
@@ -165,8 +172,7 @@ def _solve_mse(request: Request, start: Spectrum) -> Trajectory:
                 "failed", f"The flow settles at a finite point before {event}.",
             )  # fmt: skip
         goals = request.grid(end)
-        outcome = Outcome("event", goals, None, 0, 0)
-        status, message = _ending(request, outcome)
+        status, message = _ending(request, "event", goals[-1])
     with np.errstate(over="ignore"):
         t = np.expm1(goals)
     a = mse_singular_values(model, start.a, start.C, t)
@@ -183,16 +189,14 @@ def _first_crossing(request: Request, start: Spectrum) -> float | None:
         shown = a[:, -model.basis.modes :]
         with np.errstate(divide="ignore", invalid="ignore"):
             if isinstance(event, Collapse):
-                return (
-                    np.max(np.abs(shown / shown.mean(axis=1, keepdims=True) - 1), axis=1) / value
-                    - 1
-                )
+                return _deviation(shown) / value - 1
             if isinstance(event, Norm):
                 return 1 - shown.sum(axis=1) / value
             if isinstance(event, PathLength):
                 return 1 - mse_path_length(model, start.a, start.C, us) / value
-            speed = np.linalg.norm(model.velocity(a, np.broadcast_to(start.C, a.shape)), axis=1)
-            return np.where(speed == 0, -1.0, speed / np.linalg.norm(a, axis=1) / value - 1)
+            velocity = model.velocity(a, np.broadcast_to(start.C, a.shape))
+            relative = np.where(a > 0, np.abs(velocity) / a, np.where(velocity == 0, 0.0, np.inf))
+            return relative.max(axis=1) / value - 1
 
     # Settled to the last bit after this time, whatever the start.
     positive = start.a[start.a > 0]
@@ -242,24 +246,53 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
     small_model, small, expand = compress(model, start)
     flow = FullFlow(small_model, type(event) if event else None)
     tolerance = _local_tolerance(request)
+    args, y0 = (np.float64(request.target_value),), (small.factors, np.zeros(()))
+
+    def give_up(u: float, y: Any, steps: int) -> str:
+        Z = Parameters(y[0]).Z
+        values = np.linalg.svd(Z, compute_uv=False)[: model.basis.modes]
+        norm = values.sum() / model.singular_value_scale
+        if isinstance(event, Collapse) and norm > _FULL_NORM_LIMIT:
+            return _stall(norm, _deviation(values))
+        return _too_far(request, u, steps, {Norm: norm, PathLength: float(y[1])})
+
     with double_precision():
-        args = (np.float64(request.target_value),)
-        y0 = (small.factors, np.zeros(()))
-
-        def give_up(u: float, y: Any, steps: int) -> str:
-            return _too_far(request, u, steps, {PathLength: float(y[1])})
-
-        outcome = _integrate(request, flow, y0, args, tolerance, give_up)
+        early = _full_decided_at_start(request, small, flow, y0, args)
+        if early:
+            outcome = Outcome("", np.zeros(0), jax.tree.map(lambda x: x[None][:0], y0))
+        else:
+            outcome = _integrate(request, flow, y0, args, tolerance, give_up)
     factors, path = outcome.ys
     states = expand(Parameters(tuple(factors)))
     rows = [
         np.concatenate([f[None], s]) for f, s in zip(start.factors, states.factors, strict=True)
     ]
-    status, message = _ending(request, outcome)
+    status, message = early or _ending(request, outcome.ending, _last(outcome), outcome.reason)
     return _result(
         request, "full", dict(zip(model.factor_names, rows, strict=True)), outcome.us,
         np.concatenate([[0.0], path]), status, message, outcome, tolerance,
     )  # fmt: skip
+
+
+def _full_decided_at_start(
+    request: Request, start: Parameters, flow: FullFlow, y0: Any, args: Any
+) -> tuple[str, str] | None:
+    """Status and message of a full run that needs no integration."""
+    modes, event = request.model.basis.modes, request.event
+    if event is None:
+        return None
+    if len(start.factors) == 2:
+        rank = int(np.linalg.matrix_rank(np.concatenate([start.W, start.H.T])))
+        if isinstance(event, Collapse) and rank < modes:
+            return "never-collapses", (
+                f"W and H span {rank} feature directions and never more, but collapse needs "
+                f"{modes}: ask for a time, a norm or a path length instead."
+            )
+        if isinstance(event, Norm | PathLength) and rank == 0:
+            return "failed", "W and H are zero: nothing moves."
+    if float(flow.watch(y0, args)) <= 0:
+        return _ending(request, "event", 0.0)
+    return None
 
 
 # --- both ----------------------------------------------------------------------------------------
@@ -309,10 +342,14 @@ def _too_far(request: Request, u: float, steps: int, reached: dict[type, float])
     return f"the way there would take about {steps / share:.1e} steps of an explicit method"
 
 
-def _ending(request: Request, outcome: Outcome) -> tuple[str, str]:
-    where = request.where(outcome.us[-1] if len(outcome.us) else 0.0)
-    event = request.event
-    match outcome.ending, event:
+def _last(outcome: Outcome) -> float:
+    return float(outcome.us[-1]) if len(outcome.us) else 0.0
+
+
+def _ending(request: Request, ending: str, u: float, reason: str = "") -> tuple[str, str]:
+    """Status and message of a run that ended at `u`."""
+    where, event = request.where(u), request.event
+    match ending, event:
         case "done", _:
             return "reached", f"All requested times reached, the last at {where}."
         case "interrupted", _:
@@ -320,13 +357,13 @@ def _ending(request: Request, outcome: Outcome) -> tuple[str, str]:
         case "event", Collapse():
             return "collapsed", f"max|(K−1)â − 1| fell below {event.tolerance:g} at {where}."
         case "event", Steady():
-            return "steady", f"The relative speed fell below {event.tolerance:g} at {where}."
+            return "steady", f"All relative speeds are below {event.tolerance:g} at {where}."
         case "event", Norm():
             return "reached", f"‖a‖₁ reached {event.value:g} at {where}."
         case "event", PathLength():
             return "reached", f"The path length reached {event.value:g} at {where}."
         case _:
-            return "failed", f"Stopped at {where}: {outcome.reason}."
+            return "failed", f"Stopped at {where}: {reason}."
 
 
 def _result(

@@ -59,6 +59,12 @@ def spectrum(a: Any, C: Any = None, units: str | None = None) -> Spectrum:
         raise InputError(
             f"Argument `a` must hold finite singular values that are not negative, but has {bad}."
         )
+    tiny = np.finfo(float).tiny
+    if np.any((values > 0) & (values < tiny)):
+        raise InputError(
+            f"Argument `a` must hold zeros or values of at least {tiny:.3g} (smaller ones have too "
+            f"few digits), but has {values[(values > 0) & (values < tiny)].flat[0]}."
+        )
     differences = _numbers("C", 0.0 if C is None else C)
     if not np.all(np.isfinite(differences)):
         raise InputError("Argument `C` must hold finite numbers, but has a NaN or an infinity.")
@@ -87,6 +93,7 @@ class Parameters:
     """
 
     factors: tuple[np.ndarray, ...]
+    seed: Any = None  # what `gaussian` drew it with
 
     @property
     def W(self) -> np.ndarray:

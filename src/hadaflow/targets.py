@@ -7,15 +7,24 @@ from typing import Any
 from hadaflow.errors import InputError
 
 
-def _positive(name: str, value: Any) -> float:
+def _positive(name: str, value: Any, least: float = 0.0) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"Argument `{name}` must be a positive number, but is {value!r}."
-        ) from None
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"Argument `{name}` must be a positive number, but is {value!r}.")
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0 and number >= least):
+        bound = f" of at least {least:g}" if least else ""
+        raise InputError(f"Argument `{name}` must be a positive number{bound}, but is {value!r}.")
+    return number
+
+
+def _check_log10(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not -300 <= number <= 1e15:
+        raise InputError(f"Argument `log10` must be a number from -300 to 1e15, but is {value!r}.")
     return number
 
 
@@ -30,13 +39,13 @@ class Time:
         if (self.t is None) == (self.log10 is None):
             raise InputError("`Time` takes either a time `t` or its `log10`, one of the two.")
         if self.t is not None:
-            _positive("t", self.t)
-        elif not math.isfinite(float(self.log10)):  # pyright: ignore[reportArgumentType]
-            raise InputError(f"Argument `log10` must be a finite number, but is {self.log10!r}.")
+            object.__setattr__(self, "t", _positive("t", self.t, least=1e-300))
+        else:
+            object.__setattr__(self, "log10", _check_log10(self.log10))
 
     @property
     def log10_time(self) -> float:
-        return math.log10(self.t) if self.t is not None else float(self.log10)  # pyright: ignore
+        return math.log10(self.t) if self.t is not None else self.log10 or 0.0
 
     def __str__(self) -> str:
         return f"time:{self.t!r}" if self.t is not None else f"log10time:{self.log10!r}"
@@ -49,11 +58,7 @@ class Collapse:
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not 1e-12 <= _positive("tolerance", self.tolerance):
-            raise InputError(
-                "Argument `tolerance` of `Collapse` must be at least 1e-12 (double precision "
-                f"resolves no less), but is {self.tolerance!r}."
-            )
+        object.__setattr__(self, "tolerance", _positive("tolerance", self.tolerance))
 
     def __str__(self) -> str:
         return f"collapse:{self.tolerance!r}"
@@ -66,7 +71,7 @@ class Norm:
     value: float
 
     def __post_init__(self) -> None:
-        _positive("value", self.value)
+        object.__setattr__(self, "value", _positive("value", self.value))
 
     def __str__(self) -> str:
         return f"norm:{self.value!r}"
@@ -79,7 +84,7 @@ class PathLength:
     value: float
 
     def __post_init__(self) -> None:
-        _positive("value", self.value)
+        object.__setattr__(self, "value", _positive("value", self.value))
 
     def __str__(self) -> str:
         return f"path:{self.value!r}"
@@ -87,15 +92,16 @@ class PathLength:
 
 @dataclasses.dataclass(frozen=True)
 class Steady:
-    """Stop at a steady state: when no logit changes by more than `tolerance` per unit of time.
+    """Stop at a steady state, for flows that settle at a finite point (MSE).
 
-    Relative to the size of the logits; for flows that settle at a finite point (MSE).
+    That is when no singular value changes by more than `tolerance` of itself per unit of time. A
+    small one that is still growing therefore keeps the run going past a saddle.
     """
 
     tolerance: float = 1e-8
 
     def __post_init__(self) -> None:
-        _positive("tolerance", self.tolerance)
+        object.__setattr__(self, "tolerance", _positive("tolerance", self.tolerance))
 
     def __str__(self) -> str:
         return f"steady:{self.tolerance!r}"

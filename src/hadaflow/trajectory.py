@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import tempfile
+import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Parameters, Spectrum
 
 SCHEMA = "hadaflow-trajectory-1"
-STATUSES = ("collapsed", "reached", "steady", "never-collapses", "interrupted", "failed")
+_PICTURES = ("png", "pdf", "svg", "jpg")
 
 
 @functools.cache
@@ -183,13 +184,7 @@ class Trajectory:
         figure = plotting.draw(data, title=self._title())
         if path is not None:
             target = Path(path)
-            suffix = target.suffix.lower().lstrip(".") or "png"
-            formats = figure.canvas.get_supported_filetypes()
-            if suffix not in formats:
-                raise InputError(
-                    f"Argument `path` must end in one of {', '.join(sorted(formats))}, "
-                    f"but is {str(path)!r}."
-                )
+            suffix = check_picture(target)
             write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
         return figure
 
@@ -264,27 +259,49 @@ class Trajectory:
         return dict(self.arrays) | {n: v for n, v in extra.items() if v is not None}
 
 
+def check_picture(path: Path) -> str:
+    """The format that the name of a picture asks for."""
+    suffix = path.suffix.lower().lstrip(".")
+    if suffix not in _PICTURES:
+        raise InputError(
+            f"A picture must end in one of {', '.join(_PICTURES)}, but is {str(path)!r}."
+        )
+    return suffix
+
+
 def load(path: str | os.PathLike[str]) -> Trajectory:
     """Read a run written by `Trajectory.save`."""
-    if not Path(path).is_file():
+    try:
+        there = Path(path).is_file()
+    except OSError as error:
+        raise InputError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    if not there:
         raise InputError(f"Cannot read {str(path)!r}: there is no such file.")
     try:
-        with xr.open_dataset(path, engine="scipy", decode_cf=False) as dataset:
-            dataset = dataset.load()
-    except Exception as error:  # whatever the reader meets in a foreign file
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reader warns of what the checksum will refuse
+            with xr.open_dataset(path, engine="scipy", decode_cf=False) as dataset:
+                dataset = dataset.load()
+        return _from_dataset(dataset, str(path))
+    except InputError:
+        raise
+    except Exception as error:  # whatever the reader meets in a foreign or damaged file
         raise InputError(
             f"Cannot read {str(path)!r}: not a trajectory file, or damaged ({type(error).__name__})."
         ) from error
+
+
+def _from_dataset(dataset: xr.Dataset, path: str) -> Trajectory:
     if dataset.attrs.get("schema") != SCHEMA:
         raise InputError(
-            f"Cannot read {str(path)!r}: its schema is {dataset.attrs.get('schema')!r}, "
+            f"Cannot read {path!r}: its schema is {dataset.attrs.get('schema')!r}, "
             f"but this version reads {SCHEMA!r}."
         )
     # NetCDF 3 is big-endian; back to the machine's own order.
     arrays = {str(n): v.values.astype(np.float64) for n, v in dataset.variables.items()}
     text = str(dataset.attrs.get("record"))
     if _checksum(text, arrays) != dataset.attrs.get("sha256"):
-        raise InputError(f"Cannot read {str(path)!r}: its contents do not match its checksum.")
+        raise InputError(f"Cannot read {path!r}: its contents do not match its checksum.")
     record = json.loads(text)
     log10_time = arrays.pop("log10_time")
     path_length = arrays.pop("path_length", None)
@@ -299,12 +316,30 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     )
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a path that nothing can be written to, before the work rather than after it."""
+    try:
+        if len(path.name.encode()) > 200:
+            reason = "the name is too long"
+        elif path.is_dir():
+            reason = "it is a folder"
+        elif not path.parent.is_dir():
+            reason = "the folder does not exist"
+        elif path.exists() and not path.is_file():
+            reason = "it is not a regular file"
+        elif not os.access(path.parent, os.W_OK | os.X_OK):
+            reason = "the folder is not writable"
+        else:
+            return
+    except OSError as error:
+        reason = str(error.strerror)
+    raise InputError(f"Cannot write {str(path)!r}: {reason}.")
+
+
 def write_atomically(path: Path, write: Any) -> None:
     """Call `write(temporary path)` beside `path`, then rename: never a half-written file."""
-    if not path.parent.is_dir():
-        raise InputError(f"Cannot write {str(path)!r}: the folder does not exist.")
-    if path.is_dir():
-        raise InputError(f"Cannot write {str(path)!r}: it is a folder.")
+    check_writable(path)
+    path = path.resolve()  # a link stays a link; what it points to is replaced
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
