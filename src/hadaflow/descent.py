@@ -120,13 +120,13 @@ def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
 
 
 def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
-    """How many of the kept states, from the first on, are of a size that squares stay finite.
+    """How many of the kept states, from the first on, are of a size that no metric overflows at.
 
     log 0 = −∞ is a state too.
     """
     good = np.array(True)
     for values in arrays.values():
-        rows = np.moveaxis((np.abs(values) < 1e100) | (values == -np.inf), time_axis, 0)
+        rows = np.moveaxis((np.abs(values) < 1e30) | (values == -np.inf), time_axis, 0)
         good = good & rows.reshape(len(rows), -1).all(axis=1)
     return len(good) if good.all() else max(int(np.argmin(good)), 1)
 
