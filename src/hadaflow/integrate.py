@@ -119,9 +119,9 @@ class Integration:
                 ending, reason = self._judge(march, status, np.inf)
         except KeyboardInterrupt:
             ending = "interrupted"
-        if march is None:
+        if march is None or (ending != "event" and status.u == 0):  # not a step was taken
             nothing = jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
-            return Outcome(ending, np.zeros(0), nothing)
+            return Outcome(ending, np.zeros(0), nothing, 0, status.rejected, reason)
         try:
             ending, goals, ys = self._states_up_to_event(
                 march, status, ending, records, complete, grid

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from hadaflow.model import UFM
 from hadaflow.paper import orbits, readings
 from hadaflow.paper.drawing import six_panels
 from hadaflow.paper.experiment import Experiment
@@ -40,6 +41,8 @@ class PaperFigure:
 
     def validate(self, settings: Settings) -> None:
         """Refuse, before any work, settings that this figure cannot be drawn with."""
+        if settings.classes is not None:
+            UFM(settings.classes)
         if self.experiment is not None:
             self.experiment.model(settings)
 
