@@ -384,7 +384,10 @@ def _train_document(run: "Trajectory", names: list[str]) -> dict[str, Any]:
     values = {name: np.atleast_2d(run.measure(name)) for name in names}
 
     def error(v: Any) -> Any:
-        return [None] * v.shape[1] if len(v) < 2 else v.std(axis=0, ddof=1) / math.sqrt(len(v))
+        if len(v) < 2:
+            return [None] * v.shape[1]
+        with np.errstate(invalid="ignore"):  # an infinite value has no error, and becomes null
+            return v.std(axis=0, ddof=1) / math.sqrt(len(v))
 
     return {
         "classes": run.model.classes,
