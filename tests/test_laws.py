@@ -161,3 +161,20 @@ def test_the_last_iteration_is_always_kept():
     assert run.iterations.tolist() == [0, 1, 1000]
     with pytest.raises(hf.InputError, match="one start or a list"):
         hf.descend(hf.UFM(4), np.ones((2, 2, 3)), 10, 0.01)
+
+
+@given(
+    spectra(sizes=(4, 8), unbalanced=True), st.floats(-2, 30), st.sampled_from(["scaled", "raw"])
+)
+@settings(max_examples=15)
+def test_saving_and_loading_changes_nothing(tmp_path_factory, problem, log10_time, units):
+    model, start = problem
+    run = solve(model, start, hf.Time(log10=log10_time), units=units, points=7)
+    path = tmp_path_factory.mktemp("law") / "run.nc"
+    run.save(path)
+    back = hf.load(path)
+    for name in ("log_a", "C"):
+        np.testing.assert_array_equal(back.arrays[name], run.arrays[name])
+    np.testing.assert_array_equal(back.log10_time, run.log10_time)
+    np.testing.assert_array_equal(back.path_length, run.path_length)
+    assert (back.model, back.units, back.settings) == (run.model, run.units, run.settings)
