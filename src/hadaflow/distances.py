@@ -67,7 +67,7 @@ def reverse_kl(a):
 
 
 def l2(a):
-    r"""$M = \frac12\sum_i(\hat a_i - \frac1{K-1})^2$ (Eq. 10)."""
+    r"""$M = \frac12\sum_i(\hat a_i - \frac1{K-1})^2$ (Eq. 12)."""
     return jnp.sum((deviations(a) / a.size) ** 2) / 2
 
 

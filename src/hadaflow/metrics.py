@@ -324,7 +324,7 @@ def rate(
         model: The model whose flow moves the state.
         state: A spectrum, a list of singular values, or `Parameters`.
         flow: "gradient" for the time derivative; "normalized" for the derivative per unit of path
-            length (Eq. 23), which stays of ordinary size where the former underflows.
+            length (Eq. 22), which stays of ordinary size where the former underflows.
         units: Units of a spectrum without its own, and of the time.
 
     Where entries of `a` tie, metrics with a maximum in them have a kink, and the rate is the one to

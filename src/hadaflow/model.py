@@ -1,7 +1,7 @@
 r"""The unconstrained features model: one problem statement, two views.
 
 *Full view*: the parameter matrices, logits $Z = WH$, gradient flow of the loss (Eqs. 1 and 2).
-*Reduced view*: the logit singular values $a$ from a Hadamard start, in scaled units (Eq. 8):
+*Reduced view*: the logit singular values $a$ from a Hadamard start, in scaled units (Eq. 9):
 
 $$\frac{da_i}{dt} = a_i\,\frac{b_i}{D},\qquad b = \Psi e^{-\Psi a},\quad D = 1 + \sum_j e^{-(\Psi a)_j}.$$
 
@@ -36,7 +36,7 @@ class UFM:
         samples: Samples per class n.
         width: Feature dimension d; K when left out.
         depth: Number of factors of the logit matrix: 2 is the paper's $Z = WH$, 1 is direct
-            optimization of the logits (Eq. 12).
+            optimization of the logits (Eq. 13).
         loss: "cross_entropy" or "mse" ($\frac12\|Y - Z\|_F^2$).
         reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run Kn times
             slower and changes nothing in scaled units.
@@ -178,7 +178,7 @@ class UFM:
 
     @float64
     def velocity(self, a, C=0.0):
-        r"""$da/dt$ in scaled units, Eq. (8): $w(a)\,b/D$. Leading axes batched."""
+        r"""$da/dt$ in scaled units, Eq. (9): $w(a)\,b/D$. Leading axes batched."""
         direction, slowness = self.drive(a)
         return self.mobility(a, C) * direction * jnp.exp(-slowness)[..., None]
 
@@ -208,7 +208,7 @@ class UFM:
 
     @float64
     def energy(self, a):
-        r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 7 over Kn), or its MSE."""
+        r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 8 over Kn), or its MSE."""
         if self.loss == MSE:
             return jnp.sum((1.0 - self.classes * a) ** 2, axis=-1) / (2 * self.classes)
         return jax.nn.softplus(jax.nn.logsumexp(-self.basis.psi(a), axis=-1))

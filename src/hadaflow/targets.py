@@ -79,7 +79,7 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True)
 class PathLength:
-    """Stop at a path length: the time of the normalized gradient flow (Eq. 23)."""
+    """Stop at a path length: the time of the normalized gradient flow (Eq. 22)."""
 
     value: float
 

@@ -13,9 +13,10 @@ from hadaflow.precision import double_precision, to_numpy
 
 LARGEST = 2**24
 
-# Which form is fastest depends on the size, the batch and the machine. Measured on one CPU core
-# inside compiled loops (benchmarks/run.py shows the comparison): radix 4 up to about 2^7 and for
-# every batch, constant geometry for single vectors of 2^8 to 2^20, radix 4 again above.
+# Which form is fastest depends on the size, the batch and the machine. Inside the vector field on one
+# CPU core: radix 4 up to about 2^7 and for most batches, constant geometry for single vectors of 2^8
+# to 2^20, radix 4 again above. `make bench` compares them alone, where the smallest sizes differ by
+# hundredths of a microsecond either way.
 _CONSTANT_GEOMETRY = range(2**8, 2**20 + 1)
 _KRONECKER_BITS = 5
 

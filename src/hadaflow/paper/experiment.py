@@ -11,6 +11,7 @@ import xarray as xr
 from hadaflow.descent import descend
 from hadaflow.errors import InputError
 from hadaflow.initial import gaussian, hadamard, matched_spectrum
+from hadaflow.metrics import measure
 from hadaflow.model import UFM
 from hadaflow.paper.settings import Settings
 from hadaflow.solver import solve
@@ -115,8 +116,6 @@ def _ode_states(model: UFM, spectrum: Spectrum, times: np.ndarray) -> np.ndarray
 def _measured(
     model: UFM, factors: list[np.ndarray], ode: np.ndarray, seeds: int, iterations: np.ndarray
 ) -> xr.Dataset:
-    from hadaflow.metrics import measure
-
     states = Parameters(tuple(factors))
     values = np.linalg.svd(states.Z, compute_uv=False)[..., : model.modes]
     spectra = np.stack([values[:seeds], values[seeds:], -np.sort(-ode, axis=-1)])
