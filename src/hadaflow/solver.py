@@ -285,8 +285,9 @@ def _full_decided_at_start(
         rank = int(np.linalg.matrix_rank(np.concatenate([start.W, start.H.T])))
         if isinstance(event, Collapse) and rank < modes:
             return "never-collapses", (
-                f"W and H span {rank} feature directions and never more, but collapse needs "
-                f"{modes}: ask for a time, a norm or a path length instead."
+                f"W and H span {rank} feature directions to double precision and never more, but "
+                f"collapse needs {modes}: ask for a time, a norm or a path length instead, or for "
+                "the reduced view, which resolves singular values of any size."
             )
         if isinstance(event, Norm | PathLength) and rank == 0:
             return "failed", "W and H are zero: nothing moves."
