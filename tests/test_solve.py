@@ -137,6 +137,14 @@ def test_starts_near_the_smallest_double():
     assert run.log10_time[-1] == pytest.approx(later.log10_time[-1], rel=1e-8)
 
 
+def test_path_length_of_tiny_starts():
+    """While all modes grow like e^t the path is straight: ‖a₀‖(e^t − 1)."""
+    a0 = 1e-200 * np.arange(1.0, 8.0)
+    run = solve(hf.UFM(8), a0, times=[0.1, 5.0])
+    scale = 1e-200 * np.linalg.norm(np.arange(1.0, 8.0))
+    np.testing.assert_allclose(run.path_length[1:], scale * np.expm1([0.1, 5.0]), rtol=1e-7)
+
+
 def test_zeros_stay_zero_and_never_collapse():
     run = solve(hf.UFM(8), [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     assert run.status == "never-collapses" and "mode 5, 6, 7" in run.message and len(run) == 1
