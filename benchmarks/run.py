@@ -95,7 +95,7 @@ def orbit() -> list[dict[str, Any]]:
 
     times = np.concatenate([[0.0], np.geomspace(1e-2, 1e6, 199)])
     model = hf.UFM(8)
-    ours = best(lambda: hf.solve(model, FIGURE_1, times=times, progress=None) and None, 20)
+    ours = best(lambda: hf.solve(model, FIGURE_1, times=times, progress=None) and None, 200)
     lsoda = best(
         lambda: solve_ivp(
             textbook, (0, 1e6), FIGURE_1, "LSODA", t_eval=times, rtol=1e-8, atol=1e-12
