@@ -6,16 +6,15 @@ JAX and the rest are imported inside the commands, so that `--help` is instant.
 import json
 import math
 import sys
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from hadaflow.answers import claim_lines, finish, say, solve_document, strict, train_document
 from hadaflow.errors import InputError
-
-if TYPE_CHECKING:
-    from hadaflow.trajectory import Trajectory
 
 app = typer.Typer(
     name="hadaflow",
@@ -133,7 +132,7 @@ def solve_command(
         progress=None if as_json else "auto",
     )
     run.settings.update(start=start, seed=seed)
-    _finish(run, _solve_document(run, metric or []), out, as_json)
+    finish(run, solve_document(run, metric or []), out, as_json)
 
 
 @app.command("train")
@@ -190,7 +189,7 @@ def train_command(
         progress=None if as_json else "auto",
     )  # fmt: skip
     run.settings.update(init=init.value, scale=chosen, seed=seed, seeds=seeds, start=start)
-    _finish(run, _train_document(run, names), out, as_json)
+    finish(run, train_document(run, names), out, as_json)
 
 
 @app.command("show")
@@ -206,8 +205,8 @@ def show_command(
     run = load(file)
     for name in metric or []:
         check_metric(name, run.view, run.model)
-    document = _train_document if run.iterations is not None else _solve_document
-    _finish(run, document(run, metric or []), None, as_json)
+    document = train_document if run.iterations is not None else solve_document
+    finish(run, document(run, metric or []), None, as_json)
 
 
 @app.command("plot")
@@ -228,7 +227,7 @@ def plot_command(
         )
     check_picture(target)
     load(file).plot(target)
-    _print(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
+    say(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
 
 
 @app.command("reproduce")
@@ -266,15 +265,38 @@ def reproduce_command(
     )  # fmt: skip
     records = reproduce(names, out, settings, fresh=fresh, progress=not as_json)
     if as_json:
-        _print(json.dumps(_strict({"report": str(out / "report.html"), "figures": records})))
+        say(json.dumps(strict({"report": str(out / "report.html"), "figures": records})))
         return
     for record in records:
         failed = [c["statement"] for c in record["checks"] if not c["holds"]]
         verdict = (
             f"FAILS: {'; '.join(failed)}" if failed else f"{len(record['checks'])} checks hold"
         )
-        _print(f"{record['name']:<18} {record['seconds']:6.1f} s  {verdict}")
-    _print(f"report: {out / 'report.html'}")
+        say(f"{record['name']:<18} {record['seconds']:6.1f} s  {verdict}")
+    say(f"report: {out / 'report.html'}")
+
+
+@app.command("verify")
+def verify_command(
+    claims: Annotated[list[str] | None, typer.Argument(help="Claims by ID [default: all].")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check the paper's claims: certified, holds, corrected or fails as stated, with numbers."""
+    from hadaflow.theory.verify import unexpected, verify
+
+    records, interrupted = verify(claims, progress=not as_json)
+    if as_json:
+        say(json.dumps(strict(records), ensure_ascii=False, allow_nan=False))
+    else:
+        for record in records:
+            say("\n".join(claim_lines(record)))
+        count = Counter(record["status"] for record in records)
+        say("; ".join(f"{number} {status}" for status, number in count.most_common()))
+    if interrupted:
+        raise KeyboardInterrupt
+    if wrong := unexpected(records):
+        print(f"hadaflow: not as expected: {'; '.join(wrong)}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 # --- reading arguments ---------------------------------------------------------------------------
@@ -342,87 +364,6 @@ def _check_output(out: Path | None) -> None:
 
     if out is not None:
         check_writable(out)
-
-
-# --- writing answers -----------------------------------------------------------------------------
-
-
-def _strict(value: Any) -> Any:
-    """NaN and infinities as null, NumPy as Python: what strict JSON can say."""
-    if isinstance(value, dict):
-        return {k: _strict(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(v) for v in value]
-    if hasattr(value, "tolist"):
-        return _strict(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _solve_document(run: "Trajectory", names: list[str]) -> dict[str, Any]:
-    return {
-        "classes": run.model.classes,
-        "units": run.units,
-        "status": run.status,
-        "message": run.message,
-        "log10_time": run.log10_time,
-        "log_norm": run.log_norm,
-        "path_length": run.path_length,
-        "a_hat": run.a_hat,
-        "metrics": {name: run.measure(name) for name in names},
-        "steps": run.steps,
-        "settings": run.settings,
-        "version": run.versions["hadaflow"],
-        "multiplicity": run.model.basis.multiplicity,
-    }
-
-
-def _train_document(run: "Trajectory", names: list[str]) -> dict[str, Any]:
-    import numpy as np
-
-    values = {name: np.atleast_2d(run.measure(name)) for name in names}
-
-    def error(v: Any) -> Any:
-        if len(v) < 2:
-            return [None] * v.shape[1]
-        with np.errstate(invalid="ignore"):  # an infinite value has no error, and becomes null
-            return v.std(axis=0, ddof=1) / math.sqrt(len(v))
-
-    return {
-        "classes": run.model.classes,
-        "units": run.units,
-        "status": run.status,
-        "message": run.message,
-        "iterations": run.iterations,
-        "log10_time": run.log10_time,
-        "metrics": {
-            n: {"mean": v.mean(axis=0), "standard_error": error(v)} for n, v in values.items()
-        },
-        "steps": run.steps,
-        "settings": run.settings,
-        "version": run.versions["hadaflow"],
-    }
-
-
-def _finish(run: "Trajectory", document: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    if out is not None:
-        run.save(out)
-    if as_json:
-        _print(json.dumps(_strict(document), allow_nan=False))
-    else:
-        _print(run.summary())
-        for name, values in document["metrics"].items():
-            shown = values["mean"] if isinstance(values, dict) else values
-            _print(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}")
-        if out is not None:
-            _print(f"wrote {out}")
-    if run.status == "interrupted":
-        raise typer.Exit(130)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)
 
 
 # Typer brings its own copy of click, or uses the installed one, depending on its version.

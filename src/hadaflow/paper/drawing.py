@@ -31,7 +31,7 @@ def blank(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]
 
 
 def six_panels(data: xr.Dataset, title: str) -> Any:
-    """Panels (a)–(f) of Section 5: means over seeds with bands of one standard error."""
+    """Panels (a)–(f) of Section 6: means over seeds with bands of one standard error."""
     figure, axes = blank(2, 3, (12, 6.8))
     x = data["iteration"].values
     (loss, alignment, kl), (singular, normalized, residual) = axes

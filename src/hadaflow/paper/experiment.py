@@ -1,4 +1,4 @@
-"""The six-panel comparison of Section 5: Random and Hadamard initialization and the reduced ODE."""
+"""The six-panel comparison of Section 6: Random and Hadamard initialization and the reduced ODE."""
 
 import dataclasses
 import math

@@ -1,11 +1,7 @@
 """`reproduce`: every figure as PNG, PDF and data, in parallel, resumable, with a report page."""
 
-import concurrent.futures
 import hashlib
 import json
-import multiprocessing
-import queue
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,7 @@ from hadaflow.paper.figures import FIGURES
 from hadaflow.paper.report import write_report
 from hadaflow.paper.settings import Settings
 from hadaflow.trajectory import package_versions, write_atomically
+from hadaflow.workers import run_all
 
 SUFFIXES = ("png", "pdf", "nc", "csv")
 
@@ -55,7 +52,7 @@ def reproduce(
     missing = [n for n in names if fresh or finished(n, folder, settings) is None]
     missing.sort(key=lambda n: -FIGURES[n].weight)
     if missing:
-        _make_all(missing, folder, settings, workers, progress)
+        run_all(missing, make, (folder, settings), workers=workers, progress=progress)
     records = [finished(n, folder, settings) for n in names]
     assert all(r is not None for r in records)
     done = [r for r in records if r is not None]
@@ -139,84 +136,3 @@ def _drawn(data: xr.Dataset) -> Any:
         table.insert(0, "variable", str(name))
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
-
-
-# --- all of them, on every core ------------------------------------------------------------------
-
-
-def _make_all(
-    names: list[str], folder: Path, settings: Settings, workers: int, progress: bool
-) -> None:
-    # Fresh processes: a forked one would inherit JAX's threads half-alive.
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        messages = manager.Queue()
-        pool = concurrent.futures.ProcessPoolExecutor(min(workers, len(names)), mp_context=context)
-        try:
-            jobs = {pool.submit(_work, n, folder, settings, messages): n for n in names}
-            with _Bars(names, progress) as bars:
-                pending = set(jobs)
-                while pending:
-                    finished_now, pending = concurrent.futures.wait(pending, timeout=0.1)
-                    _drain(messages, bars)
-                    for job in finished_now:
-                        job.result()
-                        bars.update(jobs[job], "done", 1.0)
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        pool.shutdown()
-
-
-def _work(name: str, folder: Path, settings: Settings, messages: Any) -> None:
-    last = 0.0
-
-    def report(text: str, fraction: float | None = None) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.2:
-            last = time.monotonic()
-            messages.put((name, text, fraction))
-
-    report("begun")
-    make(name, folder, settings, report)
-
-
-def _drain(messages: Any, bars: "_Bars") -> None:
-    while True:
-        try:
-            bars.update(*messages.get_nowait())
-        except queue.Empty:
-            return
-
-
-class _Bars:
-    """One live bar per figure on stderr."""
-
-    def __init__(self, names: list[str], shown: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bars = Progress(
-            TextColumn("{task.fields[figure]:<18}"),
-            BarColumn(bar_width=30),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=Console(stderr=True),
-            disable=not (shown and sys.stderr.isatty()),
-        )
-        self._tasks = {
-            n: self._bars.add_task("waiting", total=1.0, figure=n, start=False) for n in names
-        }
-
-    def __enter__(self) -> "_Bars":
-        self._bars.start()
-        return self
-
-    def update(self, name: str, text: str, fraction: float | None) -> None:
-        self._bars.start_task(self._tasks[name])
-        self._bars.update(self._tasks[name], description=text, completed=fraction or 0.0)
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()

@@ -9,7 +9,7 @@ from hadaflow.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The paper's setup (Section 5), each part of which can be changed.
+    """The paper's setup (Section 6), each part of which can be changed.
 
     `classes`, `width` and `scale` are None where the figure's own value holds. The scale is the
     total standard deviation of an entry of W and H, e^{−δ}/√K in the paper.

@@ -69,9 +69,7 @@ class Flow:
 
 def multiply(matrix: Matrix, vector: Balls) -> Balls:
     """An integer matrix times a vector of balls; zeros cost nothing."""
-    return [
-        sum((m * v for m, v in zip(row, vector, strict=True) if m), arb(0)) for row in matrix
-    ]
+    return [sum((m * v for m, v in zip(row, vector, strict=True) if m), arb(0)) for row in matrix]
 
 
 # --- derivatives of the metrics along a velocity, from their definitions --------------------------
@@ -108,11 +106,13 @@ def frobenius_rate(flow: Flow) -> Any:
     total, growth = sum(flow.a, arb(0)), sum(flow.velocity, arb(0))
     square = sum((v * v for v in flow.a), arb(0))
     inner = sum((v * w for v, w in zip(flow.a, flow.velocity, strict=True)), arb(0))
-    return -2 * (growth * square - total * inner) / (square.sqrt() * square * arb(len(flow.a)).sqrt())
+    return (
+        -2 * (growth * square - total * inner) / (square.sqrt() * square * arb(len(flow.a)).sqrt())
+    )
 
 
 def log_ratio_rate(flow: Flow) -> Any:
-    """max log a − min log a, to the right: among tied entries the one that leaves first decides."""
+    """Max log a − min log a, to the right: among tied entries the one that leaves first decides."""
     rates = [v / w for v, w in zip(flow.velocity, flow.a, strict=True)]
 
     def tied(extreme: Fraction) -> Balls:
@@ -170,7 +170,11 @@ def enclose(function: Callable[[], Any], relative: float = 1e-15) -> Enclosure:
 
 
 def metric_rate(
-    metric: str, a: Iterable[Any], psi: Matrix | None = None, depth: int = 2, relative: float = 1e-15
+    metric: str,
+    a: Iterable[Any],
+    psi: Matrix | None = None,
+    depth: int = 2,
+    relative: float = 1e-15,
 ) -> Enclosure:
     """Rigorous enclosure of dm/dt along the reduced flow (scaled units) at an exactly given state.
 

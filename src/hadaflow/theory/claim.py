@@ -1,6 +1,7 @@
 """What a claim is: a statement of the paper, how it is checked, and what came of it."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,12 @@ def finding(
     else:
         status = CORRECTED if corrected else FAILS
     return Finding(status, value, enclosure)
+
+
+def larger(worst: float, error: Any) -> float:
+    """The larger of two errors; NaN counts as infinite, where Python's `max` may drop it."""
+    number = float(error)
+    return math.inf if math.isnan(number) else max(worst, number)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """The claims of the paper, by subject; importing this package registers them all."""
 
-from hadaflow.theory.claims import (  # noqa: F401 (registered on import)
-    dynamics,
-    experiments,
-    initialization,
-    limits,
-    monotonicity,
-    rates,
+from hadaflow.theory.claims import (  # noqa: F401, I001 (registered on import, in the order of the paper)
     structure,
+    dynamics,
+    rates,
+    monotonicity,
+    basin,
+    limits,
+    initialization,
+    normalized,
+    definitions,
+    experiments,
 )

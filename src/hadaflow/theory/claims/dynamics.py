@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +14,9 @@ from hadaflow.model import MSE, UFM
 from hadaflow.precision import double_precision
 from hadaflow.solver import solve
 from hadaflow.states import RAW, spectrum
-from hadaflow.targets import Collapse, PathLength
+from hadaflow.targets import Collapse
 from hadaflow.theory.certify import Flow, sylvester_psi
-from hadaflow.theory.claim import CORRECTED, Finding, claim, finding
+from hadaflow.theory.claim import CORRECTED, Finding, claim, finding, larger
 from hadaflow.theory.claims.structure import (
     block_layout,
     kronecker_layout,
@@ -29,7 +28,7 @@ from hadaflow.theory.states import exactly, random_states
 
 
 def reduced_field(psi: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, Any]:
-    """b and D of Eq. (10), textbook form."""
+    """B and D of Eq. (10), textbook form."""
     e = np.exp(-(psi @ a))
     return psi @ e, 1 + e.sum()
 
@@ -68,7 +67,7 @@ def _theorem_error(layout: Callable[..., np.ndarray], psi_of: Callable[[int], np
             d_alpha, d_beta = theorem_rates(alpha, beta, n, psi_of(K))
             said = U @ np.diag(d_alpha) @ R.T, R @ layout(np.diag(d_beta), n) @ V.T
             for v, w in zip(flow, said, strict=True):
-                worst = max(worst, float(np.linalg.norm(v - w) / np.linalg.norm(v)))
+                worst = larger(worst, float(np.linalg.norm(v - w) / np.linalg.norm(v)))
     return worst
 
 
@@ -81,11 +80,13 @@ def _trajectory_error() -> float:
     reduced = solve(model, start, times=times, progress=None)
     Z = full.parameters.Z
     lifted = np.stack([lift(model, a, units=RAW).Z for a in reduced.a])
-    return float(max(np.linalg.norm(z - w) / np.linalg.norm(z) for z, w in zip(Z, lifted, strict=True)))
+    return float(
+        max(np.linalg.norm(z - w) / np.linalg.norm(z) for z, w in zip(Z, lifted, strict=True))
+    )
 
 
 @claim(
-    "Theorem 2; Eqs. (7), (18)",
+    "Theorem 2; Eqs. (7), (19)",
     "From W = U D_W Rᵀ, H = R D_H Vᵀ, D_H = diag(β) ⊗ e_1ᵀ, the matrix flow moves only the singular "
     "values: dα/dt = √n b β/D, dβ/dt = √n b α/D.",
     "matrix gradients at 200 random unbalanced starts (K ≤ 16, n ≤ 3, d ≥ K) against the rates; "
@@ -140,11 +141,11 @@ def energy_functional(energy_of: Callable[[int, int], Any] = reduced_energy) -> 
                 for got, want in ((d_alpha, b * beta), (d_beta, b * alpha)):
                     want = -np.sqrt(n) * want / D
                     error = np.linalg.norm(got - want) / np.linalg.norm(want)
-                    gradient_error = max(gradient_error, float(error))
+                    gradient_error = larger(gradient_error, float(error))
                 Z = lift(UFM(K, samples=n), alpha * beta, units=RAW).Z
                 right = np.kron(np.eye(K), np.ones((1, n)))
                 loss = -np.log(np.sum(softmax(Z) * right, axis=0)).sum()
-                loss_error = max(loss_error, float(abs(E / loss - 1)))
+                loss_error = larger(loss_error, float(abs(E / loss - 1)))
     value = {"gradient": gradient_error, "loss": loss_error}
     return finding(value, printed=max(value.values()) < 1e-12)
 
@@ -164,7 +165,7 @@ def conserved_quantities(flow: Callable[..., Any] = solve) -> Finding:
             np.log1p(np.exp(-(psi @ a) / 8).sum())
             for a in (alpha * beta, (gamma * alpha) * (beta / gamma))
         )
-        worst = max(worst, float(abs(one / two - 1)))
+        worst = larger(worst, float(abs(one / two - 1)))
     model = UFM(4)
     C0 = np.array([0.5, -0.3, 0.2])
     start = hadamard(model, spectrum([0.2, 0.4, 0.1], C=C0, units=RAW), rotation=1)
@@ -232,7 +233,7 @@ def mirror_flow(energy_of: Callable[[int], Any] = scaled_energy) -> Finding:
             moved = jnp.einsum("sij,sj->si", mirror(jnp.asarray(states)), velocity)
             pulled = -gradient(jnp.asarray(states))
         error = np.linalg.norm(moved - pulled, axis=1) / np.linalg.norm(pulled, axis=1)
-        worst = max(worst, float(error.max()))
+        worst = larger(worst, float(error.max()))
     return finding({"largest relative error": worst}, printed=worst < 1e-12)
 
 
@@ -260,11 +261,14 @@ def replicator_form(form: Callable[..., np.ndarray] = replicator) -> Finding:
             a_hat = a / a.sum()
             want = (v - a_hat * v.sum()) / a.sum()
             error = np.abs(form(a_hat, b, D) - want).max() / np.abs(v / a.sum()).max()
-            worst = max(worst, float(error))
+            worst = larger(worst, float(error))
         directions = states / states.sum(axis=1, keepdims=True)
         ranks[K] = int(np.linalg.matrix_rank(directions - directions.mean(axis=0), tol=1e-8))
     right = worst < 1e-10 and all(rank == K - 2 for K, rank in ranks.items())
-    value = {"largest relative error": worst, "dimension": {f"K = {K}": r for K, r in ranks.items()}}
+    value = {
+        "largest relative error": worst,
+        "dimension": {f"K = {K}": r for K, r in ranks.items()},
+    }
     printed = worst < 1e-10 and all(rank == K - 1 for K, rank in ranks.items())
     return finding(value, printed=printed, corrected=right)
 
@@ -283,7 +287,10 @@ def positivity(psi: Any = None) -> Finding:
             matrix = psi(K) if psi else sylvester_psi(K)
             negative += sum(not v > 0 for v in Flow.at(a, matrix).b)
     run = solve(
-        UFM(8), [1, 0.5, 0, 0.2, 0, 0.1, 0.3], log10_times=np.geomspace(0.1, 1000, 60), progress=None
+        UFM(8),
+        [1, 0.5, 0, 0.2, 0, 0.1, 0.3],
+        log10_times=np.geomspace(0.1, 1000, 60),
+        progress=None,
     )
     falls = int(np.sum(np.diff(run.a, axis=0) < 0))
     zeros = float(run.a[:, [2, 4]].max())
@@ -335,7 +342,9 @@ def mse_exact_dynamics(form: Callable[..., np.ndarray] = mse_exact) -> Finding:
     moved = form(model, spectrum([*a0[:3], 0.7], units=RAW), times)
     coupling = float(np.abs(moved[:, :3] - exact[:, :3]).max())
     distance = np.abs(exact - np.sqrt(2))
-    sigmoid = np.sqrt(2) / (1 + (np.sqrt(2) / np.array(a0) - 1) * np.exp(-2 * np.sqrt(2) * times[:, None]))
+    sigmoid = np.sqrt(2) / (
+        1 + (np.sqrt(2) / np.array(a0) - 1) * np.exp(-2 * np.sqrt(2) * times[:, None])
+    )
     value = {
         "against the matrix flow": error,
         "against the sigmoid": float(np.abs(exact / sigmoid - 1).max()),
@@ -372,85 +381,3 @@ def mse_no_slowdown(slow: str = "cross_entropy") -> Finding:
     }
     good = abs(extra / expected - 1) < 0.02 and ends[slow][1] > 1.8 * ends[slow][0]
     return finding(value, printed=good)
-
-
-# --- the normalized flow -------------------------------------------------------------------------
-
-
-def downhill(a: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """F = −a ⊙ ∇E."""
-    return -a * gradient
-
-
-@claim(
-    "Appendix E.5, Eq. (22)",
-    "The normalized flow da/dτ = F/‖F‖₂ has F = −a ⊙ ∇E = a ⊙ b/D; its orbit is that of Eq. (9).",
-    "F by reverse-mode gradients of E at 200 random states; SciPy's DOP853 on the normalized flow "
-    "against `solve` at equal path length",
-    CORRECTED,
-    correction="Printed F = a ⊙ ∇E points uphill: the sign is missing. The flow being accelerated "
-    "is Eq. (9), not Eq. (2) as cited.",
-)
-def normalized_flow(force: Callable[..., np.ndarray] = downhill) -> Finding:
-    """F against a ⊙ b/D to 1e-12; states at path length 0.5 … 20 to 1e-6; printed F off by 2."""
-    from scipy.integrate import solve_ivp
-
-    psi = Sylvester(8).dense_psi
-    states = random_states(8, 200, seed=16, low=-2, high=1)
-    with double_precision():
-        gradients = np.asarray(jax.jit(jax.vmap(jax.grad(scaled_energy(8))))(jnp.asarray(states)))
-    errors = {"printed": 0.0, "corrected": 0.0}
-    for a, gradient in zip(states, gradients, strict=True):
-        b, D = reduced_field(psi, a)
-        for name, F in (("printed", a * gradient), ("corrected", force(a, gradient))):
-            error = np.linalg.norm(F - a * b / D) / np.linalg.norm(a * b / D)
-            errors[name] = max(errors[name], float(error))
-
-    def field(tau: float, a: np.ndarray) -> np.ndarray:
-        e = np.exp(-(psi @ a))
-        F = force(a, -(psi @ e) / (1 + e.sum()))
-        return F / np.linalg.norm(F)
-
-    start, lengths = np.array([1, 1, 1, 1, 1e-3, 1e-3, 1e-3]), np.array([0.5, 2, 8, 20.0])
-    other = solve_ivp(field, (0, 20), start, "DOP853", lengths, rtol=1e-11, atol=1e-13).y.T
-    ours = [solve(UFM(8), start, PathLength(L), points=2, progress=None).a[-1] for L in lengths]
-    orbit = float(np.abs(np.array(ours) / other - 1).max())
-    right = errors["corrected"] < 1e-12 and orbit < 1e-6
-    value = {**errors, "orbit": orbit}
-    return finding(value, printed=errors["printed"] < 1e-2, corrected=right)
-
-
-def stable_field(psi: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """Eq. (24): a b̂/‖a b̂‖ with b̂ = Ψ e^{−(m − m_min)}."""
-    m = psi @ a
-    F = a * (psi @ np.exp(-(m - m.min())))
-    return F / np.linalg.norm(F)
-
-
-@claim(
-    "Appendix E.5, Eqs. (23), (24)",
-    "With margins measured from the smallest, the normalized flow is stable for large a.",
-    "Eq. (24) in double precision against ball arithmetic at 300 states with ‖a‖₁ = 1 … 10^6",
-)
-def stable_normalized_form(form: Callable[..., np.ndarray] = stable_field) -> Finding:
-    """Largest relative error below 1e-9 (margins of 10^6 hold ten digits); textbook form must fail."""
-    rng = np.random.default_rng(17)
-    worst, textbook_failures = 0.0, 0
-    for K in (4, 8, 16):
-        psi = Sylvester(K).dense_psi
-        states = rng.uniform(0.1, 1, (100, K - 1))
-        states *= 10 ** np.linspace(0, 6, 100)[:, None] / states.sum(axis=1, keepdims=True)
-        for a, exact_a in zip(states, exactly(states), strict=True):
-            with flint.ctx.workprec(256):
-                flow = Flow.at(exact_a)
-                norm = sum((v * v for v in flow.velocity), flint.arb(0)).sqrt()
-                want = [float((v / norm).mid()) for v in flow.velocity]
-            got = form(psi, a)
-            worst = max(worst, float(np.abs(got - want).max()))
-            with np.errstate(invalid="ignore", divide="ignore"):
-                b, D = reduced_field(psi, a)
-                naive = a * b / D
-                naive = naive / np.linalg.norm(naive)
-            textbook_failures += int(not np.all(np.isfinite(naive)))
-    value = {"largest error": worst, "states at which the textbook form gives NaN": textbook_failures}
-    return finding(value, printed=worst < 1e-9 and textbook_failures > 0)

@@ -60,7 +60,11 @@ def linearized_dynamics(
             errors[f"K = {K}, ‖a‖₁ = {norm:g}"] = float(
                 np.abs(solution(UFM(K), start, [t])[0] / run.a[-1] - 1).max()
             )
-    value = {"order of the remainder": order, "error of its coefficient": next_term, "sigmoid": errors}
+    value = {
+        "order of the remainder": order,
+        "error of its coefficient": next_term,
+        "sigmoid": errors,
+    }
     small = max(v for k, v in errors.items() if k.endswith("0.1"))
     return finding(value, printed=abs(order - 3) < 0.01 and next_term < 0.01 and small < 0.01)
 
@@ -142,7 +146,9 @@ def small_time_solution(form: Callable[..., Any] = small_time) -> Finding:
             for k, t in enumerate(times, start=1):
                 W, H = form(A1, A0, n, epsilon, t)
                 gap = np.linalg.norm(run.W[k] - W) + np.linalg.norm(run.H[k] - H)
-                rows.append([gap / epsilon**3 / np.exp(3 * np.sqrt(n) * t), gap / epsilon**3 / t**2])
+                rows.append(
+                    [gap / epsilon**3 / np.exp(3 * np.sqrt(n) * t), gap / epsilon**3 / t**2]
+                )
             scaled.append([r[0] for r in rows])
             printed.append([r[1] for r in rows])
     scaled, printed = np.array(scaled), np.array(printed)
@@ -206,8 +212,12 @@ def random_initialization(leading: Callable[..., np.ndarray] = leading_term) -> 
     half = len(scales)
     slope = lambda x, y: float(np.polyfit(np.log(x), np.log(y), 1)[0])  # noqa: E731
     value = {
-        "order of Z − leading term": [slope(scales[1:], to_leading[i : i + half][1:]) for i in (0, half)],
-        "order of Z − cosh–sinh product": [slope(scales, to_product[i : i + half]) for i in (0, half)],
+        "order of Z − leading term": [
+            slope(scales[1:], to_leading[i : i + half][1:]) for i in (0, half)
+        ],
+        "order of Z − cosh–sinh product": [
+            slope(scales, to_product[i : i + half]) for i in (0, half)
+        ],
         "order in d": slope(widths, to_simplex),
         "Z − leading term at ε = 1e-6": [to_leading[half - 1], to_leading[-1]],
         "Z − simplex at d = 10^4": float(to_simplex[-1]),

@@ -16,7 +16,7 @@ from hadaflow.paper.settings import Settings
 from hadaflow.solver import solve
 from hadaflow.targets import Norm
 from hadaflow.theory.certify import Flow, Matrix, ball, enclose, exact, multiply, sylvester_psi
-from hadaflow.theory.claim import CERTIFIED, CORRECTED, Finding, claim, finding
+from hadaflow.theory.claim import CERTIFIED, CORRECTED, Finding, claim, finding, larger
 from hadaflow.theory.states import exactly, pushed_states, random_states
 
 PsiOf = Callable[[int], Matrix]
@@ -63,7 +63,7 @@ def only_full_rank_direction(psi_of: PsiOf = sylvester_psi) -> Finding:
         for a in pushed_states(objective, starts, steps=200):
             if -float(objective(jnp.asarray(a))) < 1e-10:
                 reached += 1
-                far = max(far, float(np.abs(a / a.mean() - 1).max()))
+                far = larger(far, float(np.abs(a / a.mean() - 1).max()))
     integers = all(
         all(sum(row) == K for row in psi_of(K))
         and round(abs(np.linalg.slogdet(np.array(psi_of(K), float))[1]), 6)
@@ -107,7 +107,9 @@ def k4_stable_points_uniform(classes: int = 4) -> Finding:
 
             tried += 1
             wrong += int(enclose(product, 0.5).sign >= 0)
-    return finding({"pairs": tried, "with another sign": wrong}, printed=wrong == 0 and tried > 2000)
+    return finding(
+        {"pairs": tried, "with another sign": wrong}, printed=wrong == 0 and tried > 2000
+    )
 
 
 def smallest_margin(direction: Sequence[int]) -> Any:
@@ -125,8 +127,10 @@ def smallest_margin(direction: Sequence[int]) -> Any:
     "from a*, against 2a_1 − a_4 → ½ log 2",
     correction="a_conv is a stable direction only in the limit: at finite norm b_1 ≠ b_4 there.",
 )
-def non_uniform_direction(start: Sequence[float] = UNIFORM, limit: Sequence[int] = CONVERGED) -> Finding:
-    """Margins 4/5 > 1/2 exactly; â within 2e-4 of the limit at norm 2000; offset within 1 % of ½ log 2."""
+def non_uniform_direction(
+    start: Sequence[float] = UNIFORM, limit: Sequence[int] = CONVERGED
+) -> Finding:
+    """Margins 4/5 > 1/2 exactly; â within 2e-4 of the limit at norm 2000; offset to 1 % of ½ log 2."""
     margins = smallest_margin(UNIFORM), smallest_margin(limit)
     # Weights on margins with equal pull on every mode of the support bound the margin from above.
     psi = np.array(sylvester_psi(8))[:, :4]
@@ -264,14 +268,18 @@ def energy_asymptotics(dominant: Callable[..., Any] = tied_sum) -> Finding:
     psi = sylvester_psi(8)
     for direction in directions:
         norm = sum(direction)
-        margins = [exact(sum(p * v for p, v in zip(row, direction, strict=True))) / norm for row in psi]
+        margins = [
+            exact(sum(p * v for p, v in zip(row, direction, strict=True))) / norm for row in psi
+        ]
         later = [m for m in margins if m > min(margins)]
         if later and min(later) - min(margins) < exact("0.05"):
             continue
         x = multiply(psi, [ball(exact(1000 * v) / norm) for v in direction])
         ratio = energy_ball(direction, exact(1000)) / dominant(x, margins)
-        worst, tried = max(worst, float(abs(ratio - 1).upper())), tried + 1
-    return finding({"directions": tried, "largest |ratio − 1|": worst}, printed=worst < 1e-6 and tried > 5)
+        worst, tried = larger(worst, abs(ratio - 1).upper()), tried + 1
+    return finding(
+        {"directions": tried, "largest |ratio − 1|": worst}, printed=worst < 1e-6 and tried > 5
+    )
 
 
 @claim(
@@ -295,7 +303,7 @@ def exponential_slowdown(drop: int = 0) -> Finding:
         for i, row in enumerate(psi):
             C = sorted(m for m, p in zip(margins, row, strict=True) if p)[drop]
             slope = float(((logs[1][i] - logs[0][i]) / 1000).mid())
-            worst = max(worst, abs(slope + C))
+            worst = larger(worst, abs(slope + C))
     return finding({"largest |slope + C|": worst}, printed=worst < 1e-3)
 
 
@@ -323,7 +331,9 @@ def nonmonotone_orbit(data: Any = None) -> Finding:
     turns = int(np.sum(np.sign(rate[:-1]) * np.sign(rate[1:]) < 0))
     value = {f"log10 t of {name}": at for name, at in points.items()}
     value |= {"turns": turns, "M at the end": float(data["l2"][-1])}
-    good = points["dip"] < -1 and points["peak"] > 6 and turns == 2 and value["M at the end"] < 1e-13
+    good = (
+        points["dip"] < -1 and points["peak"] > 6 and turns == 2 and value["M at the end"] < 1e-13
+    )
     return finding(value, printed=good)
 
 
@@ -366,7 +376,9 @@ def normalized_acceleration(data: Any = None) -> Finding:
     tau, x = data["path_length"].values, data["log10_time"].values
     at_thousand = float(np.interp(1e3, tau, deviation))
     at_million = float(np.interp(6.0, x, deviation))
-    one_percent = float(np.interp(-0.01, -deviation[np.argmax(deviation):], tau[np.argmax(deviation):]))
+    one_percent = float(
+        np.interp(-0.01, -deviation[np.argmax(deviation) :], tau[np.argmax(deviation) :])
+    )
     value = {
         "max|(K−1)â − 1| at τ = 10^3": at_thousand,
         "at t = 10^6": at_million,

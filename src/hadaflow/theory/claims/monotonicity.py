@@ -1,6 +1,5 @@
 """Claims that a distance to collapse always falls, or does not (Sections 4.2–4.4, Appendix B.3)."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,18 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
-from scipy.optimize import minimize
 
 from hadaflow import distances
-from hadaflow.bases import Sylvester
 from hadaflow.initial import hadamard, project
 from hadaflow.model import UFM
-from hadaflow.precision import double_precision
 from hadaflow.solver import solve
 from hadaflow.states import RAW, spectrum
 from hadaflow.targets import Collapse
-from hadaflow.theory.certify import Flow, Matrix, ball, enclose, exact, metric_rate, sylvester_psi
-from hadaflow.theory.claim import CERTIFIED, Finding, claim, finding
+from hadaflow.theory.certify import Flow, Matrix, enclose, exact, metric_rate, sylvester_psi
+from hadaflow.theory.claim import CERTIFIED, Finding, claim, finding, larger
 from hadaflow.theory.claims.structure import block_psi
 from hadaflow.theory.states import proven_signs, pushed_states, random_states
 
@@ -179,7 +175,9 @@ def logit_optimization(psi_of: PsiOf = sylvester_psi, depth: int = 1) -> Finding
     "proven signs at over 4000 random and optimizer-driven states (K = 4, 8), the right derivative "
     "where entries tie",
 )
-def log_ratio_monotone_k8(psi_of: PsiOf = sylvester_psi, classes: Sequence[int] = (4, 8)) -> Finding:
+def log_ratio_monotone_k8(
+    psi_of: PsiOf = sylvester_psi, classes: Sequence[int] = (4, 8)
+) -> Finding:
     """No proven rise, none undecided."""
     found = never_rises("log_ratio", classes, psi_of, count=2000, pushes=60)
     return finding(found, printed=_falls(found))
@@ -192,7 +190,7 @@ W_STAR = ("1", "1", "1", "1.25", "0.0001", "0.0001", "0.0001")
 SIXTEEN = "5.01 0.99 2 5 1 5 1 2 1 5 3 5 1 5 1".split()
 
 
-def _near(value: float, printed: float, half_unit: float) -> bool:
+def agrees(value: float, printed: float, half_unit: float) -> bool:
     """Is the value what the paper prints, to its last digit?"""
     return abs(value - printed) <= half_unit
 
@@ -227,7 +225,7 @@ def l2_counterexample(start: Sequence[str] = V_STAR) -> Finding:
 
     value = {name: e.value for name, e in found.items()}
     value["with b̄ as printed"] = enclose(with_printed_mean).value
-    good = all(e.sign > 0 for e in found.values()) and _near(value["K = 8"], 7.3e-4, 0.5e-5)
+    good = all(e.sign > 0 for e in found.values()) and agrees(value["K = 8"], 7.3e-4, 0.5e-5)
     return finding(
         value, printed=good, certified=True, enclosure={k: str(e) for k, e in found.items()}
     )
@@ -243,7 +241,7 @@ def l2_counterexample(start: Sequence[str] = V_STAR) -> Finding:
 def reverse_kl_counterexample(start: Sequence[str] = W_STAR) -> Finding:
     """Positive, within half a unit of the paper's last digit."""
     rate = metric_rate("reverse_kl", start)
-    good = rate.sign > 0 and _near(rate.value, 0.0037, 0.5e-4)
+    good = rate.sign > 0 and agrees(rate.value, 0.0037, 0.5e-4)
     return finding(rate.value, printed=good, certified=True, enclosure=str(rate))
 
 
@@ -265,8 +263,10 @@ def frobenius_counterexample(start: Sequence[str] = W_STAR) -> Finding:
         return sum((a * v * b * (v - a) for a, v, b in pairs), arb(0))
 
     total = enclose(bracket)
-    found = _certified_at("frobenius", {"K = 8": start, **_embedded(start, "0.000001", (16, 32, 64))})
-    good = all(e.sign > 0 for e in (total, *found.values())) and _near(total.value, 0.088, 0.5e-3)
+    found = _certified_at(
+        "frobenius", {"K = 8": start, **_embedded(start, "0.000001", (16, 32, 64))}
+    )
+    good = all(e.sign > 0 for e in (total, *found.values())) and agrees(total.value, 0.088, 0.5e-3)
     enclosures = {"sum": str(total)} | {f"rate, {k}": str(e) for k, e in found.items()}
     value = {"sum": total.value} | {f"rate, {k}": e.value for k, e in found.items()}
     return finding(value, printed=good, certified=True, enclosure=enclosures)
@@ -284,7 +284,9 @@ def frobenius_counterexample(start: Sequence[str] = W_STAR) -> Finding:
 def log_ratio_counterexample_k16(start: Sequence[str] = SIXTEEN) -> Finding:
     """Every enclosure positive; the first within half a unit of the paper's last digit."""
     found = _certified_at("log_ratio", {"K = 16": start, **_embedded(start, "1", (32, 64))})
-    good = all(e.sign > 0 for e in found.values()) and _near(found["K = 16"].value, 1.8e-13, 0.5e-14)
+    good = all(e.sign > 0 for e in found.values()) and agrees(
+        found["K = 16"].value, 1.8e-13, 0.5e-14
+    )
     return finding(
         {name: e.value for name, e in found.items()},
         printed=good,
@@ -306,7 +308,9 @@ def sylvester_array(K: int) -> np.ndarray:
     CERTIFIED,
     correction="b̄ is a number, not an element of R^{K−1}.",
 )
-def embedding_lemma(psi_of: Callable[[int], np.ndarray] = sylvester_array, factor: int = 2) -> Finding:
+def embedding_lemma(
+    psi_of: Callable[[int], np.ndarray] = sylvester_array, factor: int = 2
+) -> Finding:
     """Integer identities exact; every enclosure of b'/b − 2 contains 0 with radius below 1e-15."""
     violated, worst = 0, 0.0
     for K in (2, 4, 8, 16, 32, 64):
@@ -321,157 +325,6 @@ def embedding_lemma(psi_of: Callable[[int], np.ndarray] = sylvester_array, facto
         for v, w in zip(one.b, two.b, strict=False):
             ratio = w / v - factor
             violated += int(not ratio.contains(0))
-            worst = max(worst, float(abs(ratio).upper()))
+            worst = larger(worst, float(abs(ratio).upper()))
     value = {"violated": violated, "largest |b'/b − 2|": worst}
     return finding(value, printed=violated == 0 and worst < 1e-12, certified=True)
-
-
-# --- the basin -----------------------------------------------------------------------------------
-
-
-def basin_bound(K: int, norm: Any) -> Any:
-    """Theorem 7: min(1/(8K²), 1/(18K³‖a‖₁²)), exactly."""
-    return min(exact(1) / (8 * K**2), exact(1) / (18 * K**3 * norm**2))
-
-
-def state_at(direction: np.ndarray, K: int, norm: Any, M: Any) -> list[Any]:
-    """The rational state μ(1 + ε), ε along `direction`, with M just below the one asked for."""
-    eps = [exact(v) for v in direction]
-    mean = sum(eps) / len(eps)
-    eps = [e - mean for e in eps]
-    square = sum(e * e for e in eps)
-    scale = exact(float(np.sqrt(float(2 * (K - 1) ** 2 * M / square)))) * exact("0.999999999999")
-    return [norm / (K - 1) * (1 + scale * e) for e in eps]
-
-
-def distance_squared(state: list[Any]) -> Any:
-    """M, exactly."""
-    norm = sum(state)
-    return sum((v / norm - exact(1) / len(state)) ** 2 for v in state) / 2
-
-
-NORMS = ("0.001", "0.1", "1", "10", "1000", "1000000")
-
-
-@functools.cache
-def _basin_ascent(K: int) -> Callable[..., Any]:
-    """Value and slope of (dM/dt)/M at states μ(1 + ε) of a given M, ε along z; a batch of z at once."""
-    psi = jnp.asarray(Sylvester(K).dense_psi)
-
-    def objective(z: Any, mu: Any, M: Any) -> Any:
-        u = z - jnp.mean(z)
-        eps = u / jnp.linalg.norm(u) * (K - 1) * jnp.sqrt(2 * M)
-        a, w = 1 + eps, jax.nn.softmax(-mu * (psi @ eps))
-        # Ψ1 is uniform, so w may be measured from 1/(K−1); what would cancel never appears.
-        b = psi @ (w - 1 / (K - 1))
-        rate = jnp.sum(a**2 * b) * jnp.sum(a) - jnp.sum(a**2) * jnp.sum(a * b)
-        return rate / (jnp.sum(eps**2) * mu * K)
-
-    return jax.jit(jax.vmap(jax.value_and_grad(objective), in_axes=(0, None, None)))
-
-
-def worst_direction(K: int, norm: float, M: float) -> np.ndarray:
-    """The direction ε that makes (dM/dt)/M largest at this M: 100 gradient ascents side by side."""
-    ascent = _basin_ascent(K)
-    z = np.random.default_rng(K).standard_normal((100, K - 1))
-    z[:20] = np.sign(z[:20]) + 0.01 * z[:20]
-    best, where = -np.inf, z[0]
-    for step in np.geomspace(0.5, 0.02, 40):
-        values, slopes = (np.asarray(v) for v in ascent(z, norm / (K - 1), M))
-        if values.max() > best:
-            best, where = float(values.max()), z[values.argmax()].copy()
-        size = np.linalg.norm(slopes, axis=1, keepdims=True) + 1e-30
-        z = z / np.linalg.norm(z, axis=1, keepdims=True) + step * slopes / size
-    return where
-
-
-def smallest_rising(K: int, norm: float) -> float | None:
-    """The smallest M found at which M rises, at this norm: constrained minimization from rising states.
-
-    None where no rising state was found.
-    """
-    rate = relative_rate(distances.l2, K, 2)
-    of = lambda z: norm * jax.nn.softmax(z)  # noqa: E731
-    size = jax.jit(jax.value_and_grad(lambda z: jnp.log(distances.l2(of(z)))))
-    push = jax.jit(jax.value_and_grad(lambda z: rate(of(z))))
-    one = lambda f, z: tuple(np.asarray(v, dtype=float) for v in f(jnp.asarray(z)))  # noqa: E731
-    best = None
-    for start in np.log(random_states(K, 40, seed=50, low=0, high=0.1)):
-        start = np.clip(start, -12, 0)
-        up = minimize(lambda z: tuple(-v for v in one(push, z)), start, jac=True, method="L-BFGS-B",
-                      bounds=[(-15, 1)] * (K - 1), options={"maxiter": 60})  # fmt: skip
-        if up.fun >= 0:
-            continue
-        rising = {"type": "ineq", "fun": lambda z: one(push, z)[0] - 1e-9,
-                  "jac": lambda z: one(push, z)[1]}  # fmt: skip
-        down = minimize(lambda z: one(size, z), up.x, jac=True, method="SLSQP",
-                        constraints=rising, options={"maxiter": 200})  # fmt: skip
-        M = float(np.exp(down.fun))
-        state = np.asarray(of(jnp.asarray(down.x)))
-        if metric_rate("l2", state, relative=0.5).sign > 0:
-            best = M if best is None else min(best, M)
-    return best
-
-
-@claim(
-    "Theorem 7; Appendix D.5",
-    "M ≤ min(1/(8K²), 1/(18K³‖a‖₁²)) implies dM/dt ≤ 0.",
-    "proven signs at over 4000 rational states inside and on the boundary, ‖a‖₁ = 1e-3 … 1e6 (both "
-    "branches), K = 4 … 32, worst directions by gradient ascent; slack: how far M may exceed the bound",
-)
-def collapse_basin(
-    bound: Callable[[int, Any], Any] = basin_bound, psi_of: PsiOf = sylvester_psi
-) -> Finding:
-    """No proven rise, none undecided, at M from 1e-6 to 1 times the bound."""
-    tried = rises = undecided = 0
-    branches = {"1/(8K²)": 0, "1/(18K³‖a‖²)": 0}
-    with double_precision():
-        for K, count in ((4, 240), (8, 240), (16, 160), (32, 80)):
-            rng = np.random.default_rng(40 + K)
-            for norm_text in NORMS:
-                norm = exact(norm_text)
-                limit = bound(K, norm)
-                branches["1/(8K²)" if limit * 8 * K**2 >= 1 else "1/(18K³‖a‖²)"] += count
-                directions = [worst_direction(K, float(norm), float(limit))]
-                directions += [rng.standard_normal(K - 1) ** 3 for _ in range(count - 1)]
-                for i, direction in enumerate(directions):
-                    inside = limit if i % 2 == 0 else limit * exact(10 ** rng.uniform(-6, 0))
-                    state = state_at(direction, K, norm, inside)
-                    if min(state) <= 0:
-                        continue
-                    assert distance_squared(state) <= limit
-                    sign = metric_rate("l2", state, psi_of(K), relative=0.5).sign
-                    tried, rises, undecided = tried + 1, rises + (sign > 0), undecided + (sign == 0)
-        slack = {}
-        for norm in (1.0, 10.0, 100.0):
-            least = smallest_rising(8, norm)
-            slack[f"‖a‖₁ = {norm:g}"] = least and least / float(basin_bound(8, exact(norm)))
-    value = {
-        "states": tried,
-        "proven to rise": rises,
-        "undecided": undecided,
-        "states by branch": branches,
-        "slack at K = 8 (null: no rising state found)": slack,
-    }
-    return finding(value, printed=rises == 0 and undecided == 0 and min(branches.values()) > 0)
-
-
-@claim(
-    "Appendix D.5, last estimate",
-    "1/2 + 1/8 + (1/2 + 1/(2√2)) e^{1/6}/3 ≈ 0.961 < 1.",
-    "ball arithmetic, for the display and for its left side at every K = 2^m up to 2^20",
-    CERTIFIED,
-    paper_value=0.961,
-)
-def basin_constant(first_term: str = "1/2") -> Finding:
-    """Below 1, within half a unit of the printed last digit, and largest at K = 2."""
-
-    def total(K: int) -> Any:
-        k = arb(K)
-        tail = (ball(exact("1/2")) + 1 / (2 * k.sqrt())) / 3 * (1 / (3 * k)).exp()
-        return ball(exact(first_term)) + 1 / (4 * k) + tail
-
-    values = [enclose(lambda K=K: total(K)) for K in 2 ** np.arange(1, 21).astype(object)]
-    good = all(v.ball < 1 for v in values) and values[0].value == max(v.value for v in values)
-    printed = good and _near(values[0].value, 0.961, 0.5e-3)
-    return finding(values[0].value, printed=printed, certified=True, enclosure=str(values[0]))

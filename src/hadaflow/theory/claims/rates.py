@@ -8,7 +8,7 @@ import numpy as np
 from hadaflow.bases import Sylvester
 from hadaflow.metrics import rate
 from hadaflow.model import UFM
-from hadaflow.theory.claim import CORRECTED, Finding, claim, finding
+from hadaflow.theory.claim import CORRECTED, Finding, claim, finding, larger
 from hadaflow.theory.states import random_states
 
 # Each form takes (psi, a) and returns dm/dt as the paper displays it.
@@ -68,9 +68,7 @@ def l2_expansion(psi: np.ndarray, a: np.ndarray) -> Any:
     tail = np.expm1(y) - y
     b_scale = np.exp(-K * mu) / (1 + np.exp(-(psi @ a)).sum())
     square, cube = np.sum(eps**2), np.sum(eps**3)
-    weights = (
-        (K - 1) * (psi @ eps) + (K - 1) * (psi @ eps**2) - K * square - square * (psi @ eps)
-    )
+    weights = (K - 1) * (psi @ eps) + (K - 1) * (psi @ eps**2) - K * square - square * (psi @ eps)
     first = -K * mu / (K - 1) ** 2 * (square + cube) + K * mu / (K - 1) ** 3 * square**2
     return b_scale * (first + weights @ tail / (K - 1) ** 3)
 
@@ -148,7 +146,9 @@ def closed_form_rates(forms: dict[str, tuple[str, int, Form]] | None = None) -> 
                     truth[metric] = np.asarray(rate(metric, model, states))
                 got = np.array([form(psi, a) for a in states])
                 scale = speed * (1 + np.abs(np.log(states.min(axis=1) / states.sum(axis=1))))
-                worst[name] = max(worst[name], float(np.max(np.abs(got - truth[metric]) / scale)))
+                worst[name] = larger(
+                    worst[name], float(np.max(np.abs(got - truth[metric]) / scale))
+                )
     printed = worst["Frobenius, printed"] < 0.1
     right = all(error < 1e-8 for name, error in worst.items() if name != "Frobenius, printed")
     return finding(worst, printed=printed and right, corrected=right)

@@ -9,7 +9,7 @@ from hadaflow.bases import Sylvester
 from hadaflow.initial import lift
 from hadaflow.model import UFM
 from hadaflow.theory.certify import sylvester_psi
-from hadaflow.theory.claim import CERTIFIED, CORRECTED, Finding, claim, finding
+from hadaflow.theory.claim import CERTIFIED, CORRECTED, Finding, claim, finding, larger
 from hadaflow.transforms import sylvester_matrix
 
 MatrixOf = Callable[[int], np.ndarray]
@@ -85,13 +85,13 @@ def softmax_diagonalization(
             forms = {"theorem": theorem, "printed": printed_nu, "corrected": corrected}
             for name, nu in forms.items():
                 error = np.abs(P - U @ np.diag(nu(phi, a)) @ U.T).max()
-                worst[name] = max(worst[name], float(error))
+                worst[name] = larger(worst[name], float(error))
     right = worst["theorem"] < 1e-13 and worst["corrected"] < 1e-13
     return finding(worst, printed=worst["printed"] < 1e-2, corrected=right)
 
 
 def unnormalized_flow(K: int, a: np.ndarray) -> np.ndarray:
-    """a ⊙ (1 − Ũᵀ P(Ũa)) with Ũ the unnormalized Hadamard columns but the first, a scaled."""
+    """The flow a ⊙ (1 − Ũᵀ P(Ũa)) with Ũ the unnormalized Hadamard columns but the first, a scaled."""
     columns = sylvester_matrix(K)[:, 1:]
     return a * (1 - columns.T @ softmax(columns @ a))
 
@@ -115,7 +115,7 @@ def introduction_flow(form: Callable[[int, np.ndarray], np.ndarray] = unnormaliz
             printed = a * (1 - columns.T @ softmax(columns @ a))
             for name, w in {"printed": printed, "corrected": form(K, a)}.items():
                 error = np.linalg.norm(w - v) / np.linalg.norm(v)
-                worst[name] = max(worst[name], float(error))
+                worst[name] = larger(worst[name], float(error))
     return finding(worst, printed=worst["printed"] < 1e-2, corrected=worst["corrected"] < 1e-10)
 
 
@@ -141,7 +141,7 @@ def group_structure(phi_of: MatrixOf = phi_of) -> Finding:
         violations += int(np.any(spectrum != np.diag(np.diag(spectrum))))
         U = phi / np.sqrt(K)
         P = softmax(U @ np.diag(rng.standard_normal(K) * 5) @ U.T)
-        dyadic = max(dyadic, float(np.abs(P - P[0][xor]).max()))
+        dyadic = larger(dyadic, float(np.abs(P - P[0][xor]).max()))
     value = {"violated identities": violations, "softmax off dyadic": dyadic}
     return finding(value, printed=violations == 0 and dyadic < 1e-14, certified=True)
 
@@ -170,7 +170,7 @@ def generic_basis_fails(
         for _ in range(50):
             a = np.append(0.0, rng.uniform(0.0, 8.0, K - 1))
             found.append(off_diagonal_share(basis(K, rng), a))
-            sylvester = max(sylvester, off_diagonal_share(phi_of(K) / np.sqrt(K), a))
+            sylvester = larger(sylvester, off_diagonal_share(phi_of(K) / np.sqrt(K), a))
         shares[f"K = {K}"] = float(np.median(found))
     value = {"median share": shares, "Sylvester, largest": sylvester}
     return finding(value, printed=min(shares.values()) > 1e-3 and sylvester < 1e-12)
@@ -195,8 +195,8 @@ def trivial_mode_frozen(phi_of: MatrixOf = phi_of) -> Finding:
             for shift in (-50.0, 0.0, 50.0):
                 shifted = a + shift * (np.arange(K) == 0)
                 forces.append(1 - theorem_nu(phi, shifted))
-            own = max(own, float(np.abs([f[0] for f in forces]).max()))
-            moved = max(moved, float(np.abs(forces - forces[1]).max()))
+            own = larger(own, float(np.abs([f[0] for f in forces]).max()))
+            moved = larger(moved, float(np.abs(forces - forces[1]).max()))
     value = {"force on the trivial mode": own, "change of the other forces": moved}
     return finding(value, printed=zeros == 0 and own < 1e-13 and moved < 1e-13)
 
@@ -245,7 +245,9 @@ def psi_identities(psi_of: MatrixOf = psi_of) -> Finding:
 )
 def half_the_margins(psi_of: MatrixOf = psi_of) -> Finding:
     """Exact count: every column K/2."""
-    wrong = sum(int(np.any(np.sum(psi_of(K) > 0, axis=0) != K // 2)) for K in 2 ** np.arange(1, 9))
+    wrong = sum(
+        int(np.any(np.sum(psi_of(K) > 0, axis=0) != K // 2)) for K in (2**m for m in range(1, 9))
+    )
     return finding({"K with another count": wrong}, printed=wrong == 0, certified=True)
 
 
@@ -340,7 +342,7 @@ def kronecker_form(corrected: Callable[..., Any] = kronecker_layout) -> Finding:
             U, V = sylvester_matrix(K) / np.sqrt(K), right_vectors(K, n)
             for name, layout in (("printed", block_layout), ("corrected", corrected)):
                 error = np.abs(Y - np.sqrt(n) * U @ layout(np.eye(K), n) @ V.T).max()
-                worst[name] = max(worst[name], float(error))
+                worst[name] = larger(worst[name], float(error))
     return finding(worst, printed=worst["printed"] < 0.1, corrected=worst["corrected"] < 1e-14)
 
 
@@ -360,6 +362,6 @@ def collapse_geometry(spectrum: Callable[[int], np.ndarray] | None = None) -> Fi
             means = state.H.reshape(-1, K, n).mean(axis=2)
             spread = np.abs(state.H.reshape(-1, K, n) - means[:, :, None]).max()
             for G in (state.W @ state.W.T, means.T @ means):
-                worst = max(worst, float(np.linalg.norm(G / np.trace(G) - S / (K - 1))))
-            worst = max(worst, float(spread))
+                worst = larger(worst, float(np.linalg.norm(G / np.trace(G) - S / (K - 1))))
+            worst = larger(worst, float(spread))
     return finding({"largest distance": worst}, printed=worst < 1e-13)

@@ -1,0 +1,80 @@
+"""`verify`: check claims by name on every core, and tell which do not come out as expected."""
+
+from typing import Any
+
+from hadaflow.errors import InputError
+from hadaflow.theory import claims as _registered  # noqa: F401 (importing registers the claims)
+from hadaflow.theory.claim import CLAIMS, FAILS, Finding
+from hadaflow.workers import run_all
+
+# Claims that share a computation go to one worker together, the rest in pieces of this size.
+_PIECE = 8
+
+
+def check_ids(ids: list[str] | None) -> list[str]:
+    """The claims asked for, all of them if none is named."""
+    for id in ids or []:
+        if id not in CLAIMS:
+            raise InputError(f"Unknown claim {id!r}; allowed are {', '.join(CLAIMS)}.")
+    return list(dict.fromkeys(ids or CLAIMS))
+
+
+def verify(
+    ids: list[str] | None = None, *, workers: int = 2, progress: bool = True
+) -> tuple[list[dict[str, Any]], bool]:
+    """Check the claims; returns a record for each that was finished, and whether it was interrupted."""
+    ids = check_ids(ids)
+    found: dict[str, dict[str, Any]] = {}
+    interrupted = False
+    try:
+        if len(ids) == 1:
+            found[ids[0]] = check(ids[0])
+        else:
+            pieces = _pieces(ids)
+            run_all(
+                list(pieces), _check_piece, (pieces,), workers=workers, progress=progress,
+                finished=lambda _, records: found.update(records),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        interrupted = True
+    return [found[id] for id in ids if id in found], interrupted
+
+
+def check(id: str) -> dict[str, Any]:
+    """The record of one claim. A check that breaks down counts as failed, with the reason."""
+    claim = CLAIMS[id]
+    try:
+        found = claim.check()
+    except Exception as error:
+        found = Finding(FAILS, {"error": f"{type(error).__name__}: {error}"})
+    return claim.record(found)
+
+
+def unexpected(records: list[dict[str, Any]]) -> list[str]:
+    """What to say of each claim whose status is not the one recorded for it."""
+    return [
+        f"{r['id']} (expected {CLAIMS[r['id']].expected}, is {r['status']})"
+        for r in records
+        if r["status"] != CLAIMS[r["id"]].expected
+    ]
+
+
+def _pieces(ids: list[str]) -> dict[str, list[str]]:
+    """Work for one process each: shared computations together and first, the rest a few at a time."""
+    shared: dict[str, list[str]] = {}
+    rest = []
+    for id in ids:
+        if (key := CLAIMS[id].shares) is not None:
+            shared.setdefault(key, []).append(id)
+        else:
+            rest.append(id)
+    pieces = [*shared.values(), *(rest[i : i + _PIECE] for i in range(0, len(rest), _PIECE))]
+    return {piece[0]: piece for piece in pieces}
+
+
+def _check_piece(name: str, pieces: dict[str, list[str]], report: Any) -> dict[str, dict[str, Any]]:
+    records = {}
+    for i, id in enumerate(pieces[name]):
+        report(id, i / len(pieces[name]))
+        records[id] = check(id)
+    return records
