@@ -286,3 +286,60 @@ def test_control_c_leaves_what_was_finished_readable(tmp_path):
 def test_help_without_arguments(hadaflow):
     code, out, _ = hadaflow()
     assert code == 0 and "Commands" in out
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_prints_claims_with_their_enclosures(hadaflow):
+    code, out, err = hadaflow("verify", "l2-counterexample", "basin-constant", "--json")
+    assert code == 0 and err == ""
+    records = strict_json(out)
+    assert [r["id"] for r in records] == ["l2-counterexample", "basin-constant"]
+    keys = "id where statement status method value paper_value enclosure correction".split()
+    assert all(list(r) == keys for r in records)
+    assert records[0]["status"] == "certified"
+    assert records[0]["enclosure"]["K = 8"].startswith("[0.000733078709409947")
+    assert records[0]["paper_value"] == 7.3e-4
+
+
+def test_verify_is_readable(hadaflow):
+    code, out, _ = hadaflow("verify", "basin-constant")
+    assert code == 0
+    assert "certified" in out and "0.9611" in out and out.endswith("1 certified\n")
+
+
+def test_verify_exits_with_one_and_a_list_when_a_status_is_not_expected(hadaflow, monkeypatch):
+    import dataclasses
+
+    from hadaflow.theory import verify
+    from hadaflow.theory.claim import CLAIMS
+
+    changed = dataclasses.replace(CLAIMS["basin-constant"], expected="corrected")
+    monkeypatch.setitem(verify.CLAIMS, "basin-constant", changed)
+    code, _, err = hadaflow("verify", "basin-constant")
+    assert code == 1
+    assert err.strip().endswith("basin-constant (expected corrected, is certified)")
+
+
+def test_a_check_that_breaks_down_counts_as_failed(monkeypatch):
+    import dataclasses
+
+    from hadaflow.theory import verify
+    from hadaflow.theory.claim import CLAIMS
+
+    def broken():
+        raise ZeroDivisionError("no such number")
+
+    monkeypatch.setitem(
+        verify.CLAIMS, "basin-constant", dataclasses.replace(CLAIMS["basin-constant"], check=broken)
+    )
+    records, interrupted = verify.verify(["basin-constant"])
+    assert records[0]["status"] == "fails as stated" and not interrupted
+    assert records[0]["value"] == {"error": "ZeroDivisionError: no such number"}
+
+
+def test_verify_names_an_unknown_claim(hadaflow):
+    code, out, err = hadaflow("verify", "theorem-9")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert "'theorem-9'" in err and "kl-lyapunov" in err
