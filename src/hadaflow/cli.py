@@ -293,7 +293,10 @@ def verify_command(
         count = Counter(record["status"] for record in records)
         say("; ".join(f"{number} {status}" for status, number in count.most_common()))
     if interrupted:
-        raise KeyboardInterrupt
+        print(
+            "hadaflow: interrupted; the claims above are those that were finished", file=sys.stderr
+        )
+        raise typer.Exit(130)
     if wrong := unexpected(records):
         print(f"hadaflow: not as expected: {'; '.join(wrong)}", file=sys.stderr)
         raise typer.Exit(1)

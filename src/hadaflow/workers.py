@@ -9,8 +9,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
+def group(
+    names: Sequence[str], shares: Callable[[str], str | None], size: int = 1
+) -> dict[str, list[str]]:
+    """Pieces of work for one process each: names that share a computation, the rest `size` at a time.
+
+    A piece is called by its first name. Shared ones come first, as they take longest.
+    """
+    together: dict[str, list[str]] = {}
+    alone = []
+    for name in names:
+        if (key := shares(name)) is not None:
+            together.setdefault(key, []).append(name)
+        else:
+            alone.append(name)
+    chunks = (alone[i : i + size] for i in range(0, len(alone), size))
+    return {piece[0]: piece for piece in (*together.values(), *chunks)}
+
+
 def run_all(
-    names: Sequence[str],
+    pieces: dict[str, list[str]],
     work: Callable[..., Any],
     arguments: tuple[Any, ...] = (),
     *,
@@ -18,28 +36,30 @@ def run_all(
     progress: bool = True,
     finished: Callable[[str, Any], None] | None = None,
 ) -> None:
-    """Call `work(name, *arguments, report)` for every name in fresh processes.
+    """Call `work(name, *arguments, report)` for every name of every piece, each piece in one process.
 
-    `report(text, fraction)` moves the name's bar; `finished(name, result)` is called here, as soon as
-    each is done, so that what is finished survives an interruption.
+    `report(text, fraction)` moves the piece's bar; `finished(name, result)` is called here, as soon as
+    each name is done, so that what is finished survives an interruption.
     """
     # Fresh processes: a forked one would inherit JAX's threads half-alive.
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         messages = manager.Queue()
-        pool = concurrent.futures.ProcessPoolExecutor(min(workers, len(names)), mp_context=context)
+        pool = concurrent.futures.ProcessPoolExecutor(min(workers, len(pieces)), mp_context=context)
         try:
-            jobs = {pool.submit(_call, work, n, arguments, messages): n for n in names}
-            with _Bars(names, progress) as bars:
+            jobs = {
+                pool.submit(_work_through, work, label, names, arguments, messages): label
+                for label, names in pieces.items()
+            }
+            with _Bars(list(pieces), progress) as bars:
                 pending = set(jobs)
                 while pending:
                     done, pending = concurrent.futures.wait(pending, timeout=0.1)
-                    _drain(messages, bars)
+                    _drain(messages, bars, finished)
                     for job in done:
-                        result = job.result()
+                        job.result()
                         bars.update(jobs[job], "done", 1.0)
-                        if finished is not None:
-                            finished(jobs[job], result)
+                _drain(messages, bars, finished)
         except BaseException:
             for process in list((pool._processes or {}).values()):
                 process.terminate()
@@ -48,25 +68,37 @@ def run_all(
         pool.shutdown()
 
 
-def _call(work: Callable[..., Any], name: str, arguments: tuple[Any, ...], messages: Any) -> Any:
+def _work_through(
+    work: Callable[..., Any],
+    label: str,
+    names: list[str],
+    arguments: tuple[Any, ...],
+    messages: Any,
+) -> None:
     last = 0.0
+    for i, name in enumerate(names):
 
-    def report(text: str, fraction: float | None = None) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.2:
-            last = time.monotonic()
-            messages.put((name, text, fraction))
+        def report(text: str, fraction: float | None = None, i: int = i, name: str = name) -> None:
+            nonlocal last
+            if time.monotonic() - last > 0.2:
+                last = time.monotonic()
+                shown = text if len(names) == 1 else f"{name}: {text}"
+                messages.put(("progress", label, shown, (i + (fraction or 0.0)) / len(names)))
 
-    report("begun")
-    return work(name, *arguments, report)
+        report("begun")
+        messages.put(("result", name, work(name, *arguments, report)))
 
 
-def _drain(messages: Any, bars: "_Bars") -> None:
+def _drain(messages: Any, bars: "_Bars", finished: Callable[[str, Any], None] | None) -> None:
     while True:
         try:
-            bars.update(*messages.get_nowait())
+            kind, *message = messages.get_nowait()
         except queue.Empty:
             return
+        if kind == "progress":
+            bars.update(*message)
+        elif finished is not None:
+            finished(*message)
 
 
 class _Bars:
@@ -93,9 +125,9 @@ class _Bars:
         self._bars.start()
         return self
 
-    def update(self, name: str, text: str, fraction: float | None) -> None:
+    def update(self, name: str, text: str, fraction: float) -> None:
         self._bars.start_task(self._tasks[name])
-        self._bars.update(self._tasks[name], description=text, completed=fraction or 0.0)
+        self._bars.update(self._tasks[name], description=text, completed=fraction)
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()

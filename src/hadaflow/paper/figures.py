@@ -38,6 +38,7 @@ class PaperFigure:
     check: Callable[[xr.Dataset], list[Check]]
     weight: float = 1.0  # rough cost, so that the long ones start first
     experiment: Experiment | None = None
+    shares: str | None = None  # figures with the same mark are made one after the other, and faster
 
     def validate(self, settings: Settings) -> None:
         """Refuse, before any work, settings that this figure cannot be drawn with."""
@@ -169,7 +170,7 @@ def _six(name: str, where: str, title: str, experiment: Experiment, extra: str, 
     check = functools.partial(_check_experiment, wide=experiment.wide > 1)
     return PaperFigure(
         name, where, title, _SIX, f"{_COMMON} {extra}".strip(), experiment.compute, six_panels,
-        check, weight, experiment,
+        check, weight, experiment, f"K = {experiment.classes}, wide {experiment.wide > 1}",
     )  # fmt: skip
 
 
@@ -185,6 +186,7 @@ _ALL = [
         orbits.compute_nonmonotone,
         orbits.draw_nonmonotone,
         _check_nonmonotone,
+        shares="orbit of Figure 1",
     ),
     _six("k4", "Figure 2", "K = 4", Experiment(4), "", 3),
     _six("k8", "Figure 4", "K = 8", Experiment(8),
@@ -222,6 +224,7 @@ _ALL = [
         orbits.compute_nonmonotone,
         orbits.draw_normalized,
         _check_normalized,
+        shares="orbit of Figure 1",
     ),
     PaperFigure(
         "readings",

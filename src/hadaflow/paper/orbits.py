@@ -1,5 +1,6 @@
 """The figures drawn from single orbits: 1 (non-monotone), 9 (logits) and 10 (normalized flow)."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "0.45"
 _SHOWN = {0: ("modes 1–3", _BLUE), 3: ("mode 4", _ORANGE), 4: ("modes 5–7", _GREEN)}
 
 
+@functools.cache
 def _to_collapse() -> Trajectory:
     """Figure 1's start to collapse, saved so that every stage of log time is seen."""
     model = UFM(classes=8)

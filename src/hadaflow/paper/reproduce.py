@@ -14,7 +14,7 @@ from hadaflow.paper.figures import FIGURES
 from hadaflow.paper.report import write_report
 from hadaflow.paper.settings import Settings
 from hadaflow.trajectory import package_versions, write_atomically
-from hadaflow.workers import run_all
+from hadaflow.workers import group, run_all
 
 SUFFIXES = ("png", "pdf", "nc", "csv")
 
@@ -52,7 +52,8 @@ def reproduce(
     missing = [n for n in names if fresh or finished(n, folder, settings) is None]
     missing.sort(key=lambda n: -FIGURES[n].weight)
     if missing:
-        run_all(missing, make, (folder, settings), workers=workers, progress=progress)
+        pieces = group(missing, lambda n: FIGURES[n].shares)
+        run_all(pieces, make, (folder, settings), workers=workers, progress=progress)
     records = [finished(n, folder, settings) for n in names]
     assert all(r is not None for r in records)
     done = [r for r in records if r is not None]

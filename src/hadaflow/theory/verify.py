@@ -5,7 +5,7 @@ from typing import Any
 from hadaflow.errors import InputError
 from hadaflow.theory import claims as _registered  # noqa: F401 (importing registers the claims)
 from hadaflow.theory.claim import CLAIMS, FAILS, Finding
-from hadaflow.workers import run_all
+from hadaflow.workers import group, run_all
 
 # Claims that share a computation go to one worker together, the rest in pieces of this size.
 _PIECE = 8
@@ -30,10 +30,9 @@ def verify(
         if len(ids) == 1:
             found[ids[0]] = check(ids[0])
         else:
-            pieces = _pieces(ids)
             run_all(
-                list(pieces), _check_piece, (pieces,), workers=workers, progress=progress,
-                finished=lambda _, records: found.update(records),
+                group(ids, lambda id: CLAIMS[id].shares, _PIECE), _check, workers=workers,
+                progress=progress, finished=found.__setitem__,
             )  # fmt: skip
     except KeyboardInterrupt:
         interrupted = True
@@ -59,22 +58,5 @@ def unexpected(records: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _pieces(ids: list[str]) -> dict[str, list[str]]:
-    """Work for one process each: shared computations together and first, the rest a few at a time."""
-    shared: dict[str, list[str]] = {}
-    rest = []
-    for id in ids:
-        if (key := CLAIMS[id].shares) is not None:
-            shared.setdefault(key, []).append(id)
-        else:
-            rest.append(id)
-    pieces = [*shared.values(), *(rest[i : i + _PIECE] for i in range(0, len(rest), _PIECE))]
-    return {piece[0]: piece for piece in pieces}
-
-
-def _check_piece(name: str, pieces: dict[str, list[str]], report: Any) -> dict[str, dict[str, Any]]:
-    records = {}
-    for i, id in enumerate(pieces[name]):
-        report(id, i / len(pieces[name]))
-        records[id] = check(id)
-    return records
+def _check(id: str, report: Any) -> dict[str, Any]:
+    return check(id)
