@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: reproduce test slow check format bench clean
+.PHONY: reproduce test slow check format verify docs bench clean
 
 reproduce: $(READY)
 	$(BIN)/hadaflow reproduce --out out
@@ -26,6 +27,12 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+verify: $(READY)
+	$(BIN)/hadaflow verify
+
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
@@ -36,5 +43,9 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $(DOCS_READY)
+
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) out site

@@ -228,6 +228,7 @@ MUTANTS = {
     ],
     "basin-constant": [{"first_term": "3/4"}],
     "only-full-rank-direction": [{"psi_of": wrong_psi}],
+    "stable-directions": [{"direction": (1, 2)}],
     "k4-stable-points-uniform": [{"classes": 8}],
     "non-uniform-direction": [{"limit": limits.UNIFORM}, {"start": (1, 1, 1, 0, 1, 0, 0)}],
     "max-margin": [{"points": {8: ([1] * 7, [1, 1, 1, 1, 0, 0, 0])}}],

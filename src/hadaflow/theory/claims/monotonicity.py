@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from hadaflow.model import UFM
 from hadaflow.solver import solve
 from hadaflow.states import RAW, spectrum
 from hadaflow.targets import Collapse
-from hadaflow.theory.certify import Flow, Matrix, enclose, exact, metric_rate, sylvester_psi
+from hadaflow.theory.certify import Flow, Matrix, ball, enclose, exact, metric_rate, sylvester_psi
 from hadaflow.theory.claim import CERTIFIED, Finding, claim, finding, larger
 from hadaflow.theory.claims.structure import block_psi
 from hadaflow.theory.states import proven_signs, pushed_states, random_states
@@ -282,14 +283,28 @@ def frobenius_counterexample(start: Sequence[str] = W_STAR) -> Finding:
     "one constant in [0.99, 5.01] there keeps the sign, for every K = 2^m ≥ 16.",
 )
 def log_ratio_counterexample_k16(start: Sequence[str] = SIXTEEN) -> Finding:
-    """Every enclosure positive; the first within half a unit of the paper's last digit."""
+    """Every enclosure positive; the first within half a unit of the paper's last digit.
+
+    b_1 − b_2 multiplied by exactly (K/16)e^{−(K−16)v}: within 1e-12, for v = 1, 3, 5.
+    """
     found = _certified_at("log_ratio", {"K = 16": start, **_embedded(start, "1", (32, 64))})
-    good = all(e.sign > 0 for e in found.values()) and agrees(
-        found["K = 16"].value, 1.8e-13, 0.5e-14
-    )
+    value = {name: e.value for name, e in found.items()}
+    off, positive = 0.0, True
+    for filler in ("1", "3", "5"):
+        for name, a in _embedded(start, filler, (32, 64)).items():
+            rate, K = metric_rate("log_ratio", a), len(a) + 1
+            with flint.ctx.workprec(256):  # b_1 and b_2 share their first 13 digits
+                small, large = (Flow.at([exact(v) for v in state]).b[:2] for state in (start, a))
+                factor = arb(K) / 16 * (-(K - 16) * ball(exact(filler))).exp()
+                ratio = (large[0] - large[1]) / (small[0] - small[1]) / factor
+                off = larger(off, abs(ratio - 1).upper())
+            positive &= rate.sign > 0
+            value[f"{name}, v = {filler}"] = rate.value
+    value["error of the factor"] = off
+    good = all(e.sign > 0 for e in found.values()) and positive and off < 1e-12
     return finding(
-        {name: e.value for name, e in found.items()},
-        printed=good,
+        value,
+        printed=good and agrees(found["K = 16"].value, 1.8e-13, 0.5e-14),
         certified=True,
         enclosure={name: str(e) for name, e in found.items()},
     )
