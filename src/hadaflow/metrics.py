@@ -302,9 +302,10 @@ def measure(metric: Metric, model: UFM, state: Any, units: str | None = None) ->
     the matrices `W, H` for a full one, and returns one number. Leading axes of the state are
     batched.
 
-    >>> model = UFM(classes=4)
-    >>> float(measure("l2", model, [1.0, 1.0, 1.0]))
-    0.0
+    Examples:
+        >>> model = UFM(classes=4)
+        >>> float(measure("l2", model, [1.0, 1.0, 1.0]))
+        0.0
     """
     return _evaluate(metric, model, state, units, None)
 
@@ -331,9 +332,10 @@ def rate(
     the right. For a full state whose singular values coincide, `log_ratio` has no such rate: project
     it first.
 
-    >>> a = [1.0, 1.0, 1.0, 1.25, 1e-4, 1e-4, 1e-4]
-    >>> bool(rate("l2", UFM(classes=8), a) > 0), bool(rate("kl", UFM(classes=8), a) < 0)
-    (True, True)
+    Examples:
+        >>> a = [1.0, 1.0, 1.0, 1.25, 1e-4, 1e-4, 1e-4]
+        >>> bool(rate("l2", UFM(classes=8), a) > 0), bool(rate("kl", UFM(classes=8), a) < 0)
+        (True, True)
     """
     if flow not in ("gradient", "normalized"):
         raise InputError(f'Argument `flow` must be "gradient" or "normalized", but is {flow!r}.')

@@ -41,8 +41,9 @@ class UFM:
         reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run Kn times
             slower and changes nothing in scaled units.
 
-    >>> UFM(classes=8).modes
-    7
+    Examples:
+        >>> UFM(classes=8).modes
+        7
     """
 
     classes: int

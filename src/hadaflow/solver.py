@@ -65,10 +65,11 @@ def solve(
         A `Trajectory`; its `status` and `message` say how it ended. A run that fails or is
         interrupted returns the finished part.
 
-    >>> from hadaflow import Time
-    >>> run = solve(UFM(classes=4), [0.1, 0.2, 0.3], Time(log10=100))
-    >>> run.status, bool(abs(run.a_hat[-1] - 1 / 3).max() < 1e-12)
-    ('reached', True)
+    Examples:
+        >>> from hadaflow import Time
+        >>> run = solve(UFM(classes=4), [0.1, 0.2, 0.3], Time(log10=100))
+        >>> run.status, bool(abs(run.a_hat[-1] - 1 / 3).max() < 1e-12)
+        ('reached', True)
     """
     request = make_request(
         model, start, until, times, log10_times, units, points, rtol, method, progress

@@ -44,8 +44,9 @@ def spectrum(a: Any, C: Any = None, units: str | None = None) -> Spectrum:
             left out. One number stands for all modes.
         units: "scaled" (the paper's reduced equation, the default) or "raw" (the matrices').
 
-    >>> spectrum([1.0, 1.0, 0.001]).a
-    array([1.   , 1.   , 0.001])
+    Examples:
+        >>> spectrum([1.0, 1.0, 0.001]).a
+        array([1.   , 1.   , 0.001])
     """
     if units is not None:
         check_units(units)

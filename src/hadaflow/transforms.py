@@ -30,8 +30,9 @@ def walsh_hadamard(x: Any) -> Any:
     is `n` times the identity. float32 stays float32, everything else is computed in float64; leading
     axes are batched. Differentiable.
 
-    >>> walsh_hadamard([1.0, 2.0, 3.0, 4.0])
-    array([10., -2., -4.,  0.])
+    Examples:
+        >>> walsh_hadamard([1.0, 2.0, 3.0, 4.0])
+        array([10., -2., -4.,  0.])
     """
     if isinstance(x, Tracer):
         return transform(x)

@@ -22,8 +22,9 @@ _FIRST_BITS, _LAST_BITS = 64, 2**14
 def exact(value: Any) -> Fraction:
     """A number as the rational it is: decimals and fractions as written, floats as stored.
 
-    >>> exact("1.25"), exact("1/3"), exact(0.5)
-    (Fraction(5, 4), Fraction(1, 3), Fraction(1, 2))
+    Examples:
+        >>> exact("1.25"), exact("1/3"), exact(0.5)
+        (Fraction(5, 4), Fraction(1, 3), Fraction(1, 2))
     """
     return Fraction(value) if isinstance(value, str | int | Fraction) else Fraction(float(value))
 
@@ -178,8 +179,9 @@ def metric_rate(
 ) -> Enclosure:
     """Rigorous enclosure of dm/dt along the reduced flow (scaled units) at an exactly given state.
 
-    >>> print(metric_rate("l2", ["1", "1", "1", "1.25", "0.01", "0.01", "0.01"]).sign)
-    1
+    Examples:
+        >>> print(metric_rate("l2", ["1", "1", "1", "1.25", "0.01", "0.01", "0.01"]).sign)
+        1
     """
     state = [exact(v) for v in a]
     return enclose(lambda: RATES[metric](Flow.at(state, psi, depth)), relative)
