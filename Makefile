@@ -8,6 +8,7 @@ DOCS_READY := $(VENV)/.docs-ready
 .PHONY: reproduce test slow check format verify docs bench clean
 
 reproduce: $(READY)
+	$(BIN)/hadaflow verify --out out
 	$(BIN)/hadaflow reproduce --out out
 
 test: $(READY)

@@ -343,3 +343,15 @@ def test_verify_names_an_unknown_claim(hadaflow):
     code, out, err = hadaflow("verify", "theorem-9")
     assert code == 2 and out == "" and err.count("\n") == 1
     assert "'theorem-9'" in err and "kl-lyapunov" in err
+
+
+def test_verify_writes_a_page_and_a_file(hadaflow, tmp_path):
+    code, out, _ = hadaflow("verify", "fano-triples", "basin-constant", "--out", tmp_path / "new")
+    assert code == 0 and out.endswith("claims.html\n")
+    records = strict_json((tmp_path / "new" / "claims.json").read_text())
+    page = (tmp_path / "new" / "claims.html").read_text()
+    assert [r["id"] for r in records] == ["fano-triples", "basin-constant"]
+    assert "0.961118" in page and "lacks a factor of 2" in page and "<script" not in page
+    (tmp_path / "file").write_text("")
+    code, out, err = hadaflow("verify", "basin-constant", "--out", tmp_path / "file" / "x")
+    assert code == 2 and out == "" and err.count("\n") == 1

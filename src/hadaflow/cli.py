@@ -279,19 +279,31 @@ def reproduce_command(
 @app.command("verify")
 def verify_command(
     claims: Annotated[list[str] | None, typer.Argument(help="Claims by ID [default: all].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write claims.json and claims.html to this folder.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Check the paper's claims: certified, holds, corrected or fails as stated, with numbers."""
-    from hadaflow.theory.verify import unexpected, verify
+    from hadaflow.theory.page import make_folder, write_claims
+    from hadaflow.theory.verify import check_ids, unexpected, verify
 
-    records, interrupted = verify(claims, progress=not as_json)
+    ids = check_ids(claims)
+    if out is not None:
+        make_folder(out)
+    found, interrupted = verify(ids, progress=not as_json)
+    records = strict(found)
+    if out is not None:
+        write_claims(out, records)
     if as_json:
-        say(json.dumps(strict(records), ensure_ascii=False, allow_nan=False))
+        say(json.dumps(records, ensure_ascii=False, allow_nan=False))
     else:
         for record in records:
             say("\n".join(claim_lines(record)))
         count = Counter(record["status"] for record in records)
         say("; ".join(f"{number} {status}" for status, number in count.most_common()))
+        if out is not None:
+            say(f"page: {out / 'claims.html'}")
     if interrupted:
         print(
             "hadaflow: interrupted; the claims above are those that were finished", file=sys.stderr

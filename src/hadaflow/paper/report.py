@@ -18,9 +18,15 @@ td, th { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px so
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .ok { color: var(--ok); } .bad { color: var(--bad); font-weight: 600; }
 .scroll { overflow-x: auto; } details { margin: .6rem 0; } summary { cursor: pointer; }
+.corrected { color: #9a6700; } pre { white-space: pre-wrap; margin: .3rem 0; font-size: .85rem; }
 .where { color: #888; font-weight: normal; font-size: 1rem; }
 nav a { display: inline-block; margin: 0 .8rem .3rem 0; }
 """
+
+PAPER = (
+    "<i>Diagonalizing the Softmax: Hadamard Initialization for Tractable Cross-Entropy Dynamics</i> "
+    "(Garrod, Keating, Thrampoulidis, arXiv:2512.04006)"
+)
 
 _READINGS = """
 <p>Where the paper leaves a choice, these are ours. <b>Scale:</b> an entry of W and H has total
@@ -48,21 +54,30 @@ def write_report(folder: Path, records: list[dict[str, Any]]) -> Path:
         else f'<p class="bad">Checks fail in: {", ".join(dict.fromkeys(failed))}.</p>'
     )
     versions = ", ".join(f"{k} {v}" for k, v in records[0]["versions"].items()) if records else ""
+    claims = (
+        '<p>The <a href="claims.html">claims of the paper</a>, checked.</p>'
+        if (folder / "claims.html").exists()
+        else ""
+    )
+    body = f"""<h1>Diagonalizing the Softmax, reproduced</h1>
+<p>The figures of {PAPER}, computed by hadaflow. Each stands with its settings, what its numbers were
+checked for, and where we differ from the paper.</p>
+{verdict}{claims}<nav>{links}</nav>
+<h2>Readings</h2>{_READINGS}
+{sections}
+<h2>Made with</h2><p>{html.escape(versions)}</p>"""
+    return write_page(folder / "report.html", "hadaflow: the paper reproduced", body)
+
+
+def write_page(path: Path, title: str, body: str) -> Path:
+    """One HTML page with its style inside, written whole or not at all."""
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>hadaflow: the paper reproduced</title><style>{_STYLE}</style></head><body>
-<h1>Diagonalizing the Softmax, reproduced</h1>
-<p>The figures of <i>Diagonalizing the Softmax: Hadamard Initialization for Tractable Cross-Entropy
-Dynamics</i> (Garrod, Keating, Thrampoulidis, arXiv:2512.04006), computed by hadaflow. Each stands with
-its settings, what its numbers were checked for, and where we differ from the paper.</p>
-{verdict}<nav>{links}</nav>
-<h2>Readings</h2>{_READINGS}
-{sections}
-<h2>Made with</h2><p>{html.escape(versions)}</p>
+<title>{title}</title><style>{_STYLE}</style></head><body>
+{body}
 </body></html>
 """
-    path = folder / "report.html"
     write_atomically(path, lambda tmp: Path(tmp).write_text(page, encoding="utf-8"))
     return path
 
