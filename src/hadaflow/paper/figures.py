@@ -63,8 +63,16 @@ def _check_nonmonotone(data: xr.Dataset) -> list[Check]:
             points["peak"],
             points["peak"] > 6,
         ),
-        Check("M is down to half of its peak at log10 t", points["half of peak"], True),
-        Check("M is down to half of M(0) at log10 t", points["half of start"], True),
+        Check(
+            "M is down to half of its peak at log10 t, long after it",
+            points["half of peak"],
+            points["half of peak"] > 10 * points["peak"],
+        ),
+        Check(
+            "M is down to half of M(0) at log10 t, later still",
+            points["half of start"],
+            points["half of start"] > points["half of peak"],
+        ),
         Check(
             "max|(K−1)â − 1| at the end", float(np.abs(r).max()), bool(np.abs(r).max() < 1.01e-6)
         ),
@@ -86,18 +94,19 @@ def _check_experiment(data: xr.Dataset, wide: bool = False) -> list[Check]:
     back = {i: float(_largest_rise(M.sel(init=i).values)) for i in ("random", "hadamard")}
     loss = data["loss"].mean("run").sel(init="hadamard").values
     drop = float(data["iteration"][int(np.argmax(loss < 0.9 * loss[0]))])
-    last = data["normalized"].sel(init="random").isel(iteration=-1) * data.sizes["mode"] - 1
-    final = float(np.abs(last.values).max(axis=-1).mean())
+    deviation = np.abs(data["normalized"].sel(init="random") * data.sizes["mode"] - 1).max("mode")
+    first, final = (float(deviation.isel(iteration=i).mean()) for i in (0, -1))
     return [
         Check("Hadamard vectors stay frozen: share of Z off the diagonal", frozen, frozen < 1e-6),
         Check(f"the ODE follows descent: largest relative gap of a singular value, below {allowed:.2g}",
               gap, gap < allowed),
         Check("KL of Hadamard never rises above its start", rise["hadamard"], rise["hadamard"] <= 1e-12),
         _check_alignment_phase(kl.sel(init="random").values, wide),
-        Check("M of Random: largest rise, as a share of M(0)", back["random"] / float(M[0, 0]), True),
-        Check("M of Hadamard: largest rise, as a share of M(0)", back["hadamard"] / float(M[1, 0]), True),
+        *(Check(f"M of {init.capitalize()}: largest rise, as a share of M(0), below 1 %",
+                back[init] / float(M.sel(init=init)[0]), back[init] < 0.01 * float(M.sel(init=init)[0]))
+          for init in ("random", "hadamard")),
         Check("the loss has fallen by a tenth at iteration", drop, drop > 1),
-        Check("Random at the end: mean of max|(K−1)â − 1|", final, True),
+        Check(f"Random at the end: mean of max|(K−1)â − 1|, at first {first:.3g}", final, final < first),
     ]  # fmt: skip
 
 
@@ -131,7 +140,11 @@ def _check_normalized(data: xr.Dataset) -> list[Check]:
     return [
         Check("M is down to half of M(0) at path length", half, 100 < half < 10_000),
         Check("collapse to 1e-6 at path length", float(tau[-1]), bool(tau[-1] < 10_000)),
-        Check("the largest singular value then", float(data["a"].values[-1].max()), True),
+        Check(
+            "singular values are large when M is down to half of M(0): the largest is",
+            float(np.interp(half, tau, data["a"].values.max(axis=1))),
+            bool(np.interp(half, tau, data["a"].values.max(axis=1)) > 10),
+        ),
     ]
 
 
@@ -140,13 +153,16 @@ def _check_readings(data: xr.Dataset) -> list[Check]:
     summed = end.sel(reading="summed, descending")
     order = float(abs(end.sel(reading="summed, ascending") / summed - 1))
     rows = [Check("order of the spectrum changes the final KL, relatively, by", order, order > 0)]
+    iteration, K = data["iteration"].values, int(data.attrs["classes"])
     for scale in data["scale"].values:
-        for reading in ("summed, descending", "averaged, descending"):
-            energy = data["energy"].mean("run").sel(scale=scale, reading=reading).values
-            drop = float(data["iteration"][int(np.argmax(energy < 0.9 * np.log(8)))])
-            rows.append(
-                Check(f"{scale}, {reading.split(',')[0]} loss: down by a tenth at", drop, True)
-            )
+        ends = {}
+        for loss in ("summed", "averaged"):
+            energy = data["energy"].mean("run").sel(scale=scale, reading=f"{loss}, descending")
+            ends[loss] = float(iteration[int(np.argmax(energy.values < energy.values[0] / 2))])
+        # Iterations are saved on a grid, so the factor K is seen to within a point or two.
+        stretch = ends["averaged"] / ends["summed"]
+        told = f"{scale}: the loss halves at {ends['summed']:g} (summed), {ends['averaged']:g} (averaged)"
+        rows.append(Check(f"{told}, later by a factor", stretch, 0.7 * K < stretch < 1.4 * K))
     return rows
 
 

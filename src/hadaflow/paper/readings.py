@@ -47,7 +47,7 @@ def compute_readings(settings: Settings, report: Any) -> xr.Dataset:
         "reading": list(_CASES),
         "iteration": iterations.astype(np.int32),
     }
-    return xr.Dataset({"energy": (dims, loss), "kl": (dims, kl)}, coords)
+    return xr.Dataset({"energy": (dims, loss), "kl": (dims, kl)}, coords, {"classes": K})
 
 
 def draw_readings(data: xr.Dataset, title: str) -> Any:
