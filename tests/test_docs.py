@@ -26,6 +26,26 @@ def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), names)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    """The `hadaflow …` lines, one after the other in one folder; `make` is what CI runs."""
+    import shlex
+    import sys
+
+    from hadaflow import cli
+
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    for line in (line for block in blocks for line in block.splitlines()):
+        command = shlex.split(line, comments=True)
+        if command[:1] == ["hadaflow"]:
+            monkeypatch.setattr(sys, "argv", command)
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+            assert end.value.code == 0, line
+            capsys.readouterr()
+
+
 def test_the_pages_with_code_are_found():
     counts = {p.name: p.read_text().count("```python") for p in PAGES}
     assert counts["README.md"] == 1 and counts["model.md"] > 5 and counts["orbit-and-clock.md"] == 2

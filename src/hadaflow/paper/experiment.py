@@ -64,20 +64,8 @@ class Experiment:
             states = _descent_states(model, both, settings, report)
         ode = _ode_states(model, spectrum, times)
         data = _measured(model, states, ode, settings.seeds, iterations)
-        attributes = _plain(settings.record()) | {
-            "classes": K,
-            "width": model.width,
-            "scale": scale,
-        }
-        data.attrs = attributes
+        data.attrs = {**settings.plain(), "classes": K, "width": model.width, "scale": scale}
         return data
-
-
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    return {
-        k: ("none" if v is None else int(v) if isinstance(v, bool) else v)
-        for k, v in record.items()
-    }
 
 
 def _descent_states(

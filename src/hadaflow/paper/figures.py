@@ -94,7 +94,7 @@ def _check_experiment(data: xr.Dataset, wide: bool = False) -> list[Check]:
     back = {i: float(_largest_rise(M.sel(init=i).values)) for i in ("random", "hadamard")}
     loss = data["loss"].mean("run").sel(init="hadamard").values
     drop = float(data["iteration"][int(np.argmax(loss < 0.9 * loss[0]))])
-    deviation = np.abs(data["normalized"].sel(init="random") * data.sizes["mode"] - 1).max("mode")
+    deviation = abs(data["normalized"].sel(init="random") * data.sizes["mode"] - 1).max("mode")
     first, final = (float(deviation.isel(iteration=i).mean()) for i in (0, -1))
     return [
         Check("Hadamard vectors stay frozen: share of Z off the diagonal", frozen, frozen < 1e-6),

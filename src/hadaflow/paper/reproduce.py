@@ -92,6 +92,7 @@ def make(name: str, folder: Path, settings: Settings, report: Any) -> None:
     """Compute one figure and write its files, the record last."""
     figure, began = FIGURES[name], time.perf_counter()
     data = figure.compute(settings, report)
+    data.attrs = {**settings.plain(), **data.attrs}
     picture = figure.draw(data, figure.title)
     writers = {
         "png": lambda tmp: picture.savefig(tmp, dpi=150, format="png"),

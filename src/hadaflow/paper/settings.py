@@ -49,3 +49,10 @@ class Settings:
     def record(self) -> dict[str, Any]:
         """As plain data, to be written beside a figure and compared by the next run."""
         return dataclasses.asdict(self)
+
+    def plain(self) -> dict[str, Any]:
+        """The same as attributes of a NetCDF file, which knows neither None nor booleans."""
+        return {
+            k: ("none" if v is None else int(v) if isinstance(v, bool) else v)
+            for k, v in self.record().items()
+        }
