@@ -1,5 +1,6 @@
 """Ball arithmetic against an independent high-precision computation, and its promises."""
 
+from decimal import Decimal
 from fractions import Fraction
 
 import mpmath as mp
@@ -72,6 +73,27 @@ def test_exact_reads_numbers_as_written():
     assert exact("0.1") == Fraction(1, 10)
     assert exact(0.1) == Fraction(0.1) != Fraction(1, 10)
     assert exact("1e-3") == Fraction(1, 1000)
+    assert exact(Decimal("0.1")) == Fraction(1, 10)
+    assert exact(np.int64(2**53 + 1)) == 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("l2", ["1"] * 6), "`classes` must be a power of two"),
+        (("l2", ["1", "-1", "1"]), "`a` must hold positive numbers"),
+        (("l2", ["1", "0", "1"]), "`a` must hold positive numbers"),
+        (("l2", []), "`a` must hold positive numbers"),
+        (("l2", ["1", "x", "1"]), "`a` must hold finite numbers, but has 'x'"),
+        (("l2", [1, float("nan"), 1]), "`a` must hold finite numbers, but has nan"),
+        (("l3", ["1", "2", "3"]), "Unknown metric 'l3'; allowed are kl"),
+        (("l2", ["1", "2", "3"], None, 3), "`depth` must be 1 or 2, but is 3"),
+    ],
+)
+def test_nothing_is_proven_about_nonsense(arguments, told):
+    with pytest.raises(hf.InputError) as error:
+        metric_rate(*arguments)
+    assert told in str(error.value) and "\n" not in str(error.value)
 
 
 def test_ties_take_the_right_derivative():

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import signal
 import subprocess
@@ -336,7 +337,9 @@ def test_a_check_that_breaks_down_counts_as_failed(monkeypatch):
     )
     records, interrupted = verify.verify(["basin-constant"])
     assert records[0]["status"] == "fails as stated" and not interrupted
-    assert records[0]["value"] == {"error": "ZeroDivisionError: no such number"}
+    assert records[0]["value"]["error"].startswith(
+        "ZeroDivisionError: no such number (broken, line"
+    )
 
 
 def test_verify_names_an_unknown_claim(hadaflow):
@@ -345,13 +348,47 @@ def test_verify_names_an_unknown_claim(hadaflow):
     assert "'theorem-9'" in err and "kl-lyapunov" in err
 
 
-def test_verify_writes_a_page_and_a_file(hadaflow, tmp_path):
-    code, out, _ = hadaflow("verify", "fano-triples", "basin-constant", "--out", tmp_path / "new")
+def test_verify_writes_a_page_and_keeps_what_was_there(hadaflow, tmp_path):
+    folder = tmp_path / "new"
+    code, out, _ = hadaflow("verify", "fano-triples", "--out", folder)
     assert code == 0 and out.endswith("claims.html\n")
-    records = strict_json((tmp_path / "new" / "claims.json").read_text())
-    page = (tmp_path / "new" / "claims.html").read_text()
-    assert [r["id"] for r in records] == ["fano-triples", "basin-constant"]
+    assert hadaflow("verify", "basin-constant", "--json", "--out", folder)[0] == 0
+    document = strict_json((folder / "claims.json").read_text())
+    assert [r["id"] for r in document["claims"]] == ["fano-triples", "basin-constant"]
+    page = (folder / "claims.html").read_text()
     assert "0.961118" in page and "lacks a factor of 2" in page and "<script" not in page
+
+
+def test_verify_refuses_a_folder_before_the_work(hadaflow, tmp_path, monkeypatch):
+    from hadaflow.theory import verify
+
+    monkeypatch.setattr(verify, "check", lambda id: pytest.fail("worked"))
     (tmp_path / "file").write_text("")
-    code, out, err = hadaflow("verify", "basin-constant", "--out", tmp_path / "file" / "x")
-    assert code == 2 and out == "" and err.count("\n") == 1
+    (tmp_path / "claims.html").mkdir()
+    for folder in (tmp_path / "file" / "x", tmp_path):
+        code, out, err = hadaflow("verify", "basin-constant", "--out", folder)
+        assert code == 2 and out == "" and err.count("\n") == 1
+
+
+def test_verify_is_strict_json_on_any_terminal():
+    call = "from hadaflow import cli; cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", call, "verify", "fano-triples", "--json"],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 0 and strict_json(done.stdout.decode("ascii"))
+
+
+def test_verify_interrupted_keeps_an_earlier_page(hadaflow, tmp_path, monkeypatch):
+    from hadaflow.theory import verify
+
+    assert hadaflow("verify", "basin-constant", "--out", tmp_path)[0] == 0
+    before = (tmp_path / "claims.json").read_text()
+
+    def interrupt(id):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "check", interrupt)
+    code, _, err = hadaflow("verify", "fano-triples", "--out", tmp_path)
+    assert code == 130 and "interrupted" in err
+    assert (tmp_path / "claims.json").read_text() == before

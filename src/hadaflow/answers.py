@@ -98,6 +98,7 @@ def claim_lines(record: dict[str, Any]) -> list[str]:
         f"{record['status']:<15} {record['id']}  ({record['where']})",
         f"    {record['statement']}",
     ]
+    lines.append(f"    method: {record['method']}")
     lines.append(f"    found: {brief(record['value'])}")
     if record["paper_value"] is not None:
         lines.append(f"    paper: {brief(record['paper_value'])}")

@@ -239,6 +239,7 @@ def reproduce_command(
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Draw finished figures again.")] = False,
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 10,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     steps: Annotated[int, typer.Option(help="Iterations of descent.")] = 10**6,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
     classes: Annotated[int | None, typer.Option(help="Classes [default: the figure's].")] = None,
@@ -260,7 +261,7 @@ def reproduce_command(
 
     names = check_names(figures)
     settings = Settings(
-        seeds=seeds, steps=steps, learning_rate=lr, reduction=reduction.value, quick=quick,
+        seeds=seeds, seed=seed, steps=steps, learning_rate=lr, reduction=reduction.value, quick=quick,
         order=int(order) if order.isdigit() else order, classes=classes, width=width, scale=scale,
     )  # fmt: skip
     records = reproduce(names, out, settings, fresh=fresh, progress=not as_json)
@@ -285,25 +286,25 @@ def verify_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Check the paper's claims: certified, holds, corrected or fails as stated, with numbers."""
-    from hadaflow.theory.page import make_folder, write_claims
+    from hadaflow.theory.page import check_folder, write_claims
     from hadaflow.theory.verify import check_ids, unexpected, verify
 
     ids = check_ids(claims)
     if out is not None:
-        make_folder(out)
+        check_folder(out)
     found, interrupted = verify(ids, progress=not as_json)
     records = strict(found)
-    if out is not None:
-        write_claims(out, records)
     if as_json:
-        say(json.dumps(records, ensure_ascii=False, allow_nan=False))
+        say(json.dumps(records, allow_nan=False))
     else:
         for record in records:
             say("\n".join(claim_lines(record)))
         count = Counter(record["status"] for record in records)
         say("; ".join(f"{number} {status}" for status, number in count.most_common()))
-        if out is not None:
-            say(f"page: {out / 'claims.html'}")
+    if out is not None and records:
+        page = write_claims(out, records)
+        if not as_json:
+            say(f"page: {page}")
     if interrupted:
         print(
             "hadaflow: interrupted; the claims above are those that were finished", file=sys.stderr

@@ -48,7 +48,7 @@ class Experiment:
         model = self.model(settings)
         K = model.classes
         scale = settings.scale or math.exp(-self.delta) / math.sqrt(K)
-        random = gaussian(model, scale, range(settings.seeds))
+        random = gaussian(model, scale, settings.all_seeds)
         spectrum = matched_spectrum(model, random, order=settings.order)
         paired = hadamard(model, spectrum)
         iterations = np.unique(

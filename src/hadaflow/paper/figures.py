@@ -136,7 +136,7 @@ def _check_logits(data: xr.Dataset) -> list[Check]:
 def _check_normalized(data: xr.Dataset) -> list[Check]:
     tau, M = data["path_length"].values, data["l2"].values
     down = int(np.argmax(M))
-    half = float(np.interp(-M[0] / 2, -M[down:], tau[down:]))
+    half = float(np.interp(-data.attrs["l2_at_start"] / 2, -M[down:], tau[down:]))
     return [
         Check("M is down to half of M(0) at path length", half, 100 < half < 10_000),
         Check("collapse to 1e-6 at path length", float(tau[-1]), bool(tau[-1] < 10_000)),

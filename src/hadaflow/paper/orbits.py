@@ -1,10 +1,11 @@
-"""The figures drawn from single orbits: 1 (non-monotone), 9 (logits) and 10 (normalized flow)."""
+"""The figures drawn from single orbits: 1 (non-monotone), 3 (logits) and 10 (normalized flow)."""
 
 import functools
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy.interpolate import PchipInterpolator
 
 from hadaflow.initial import lift
 from hadaflow.metrics import measure
@@ -22,18 +23,18 @@ _SHOWN = {0: ("modes 1–3", _BLUE), 3: ("mode 4", _ORANGE), 4: ("modes 5–7", 
 
 
 @functools.cache
-def _to_collapse() -> Trajectory:
-    """Figure 1's start to collapse, saved so that every stage of log time is seen."""
-    model = UFM(classes=8)
-    end = solve(model, START, Collapse(1e-6), progress=None).log10_time[-1]
+def _to_collapse(start: tuple[float, ...]) -> Trajectory:
+    """The orbit to collapse, saved so that every stage of log time is seen."""
+    model = UFM(classes=len(start) + 1)
+    end = solve(model, start, Collapse(1e-6), progress=None).log10_time[-1]
     early = np.linspace(-2.0, 1.0, 100, endpoint=False)
     late = np.geomspace(1.0, end, 300)
-    return solve(model, START, log10_times=np.concatenate([early, late]), progress=None)
+    return solve(model, start, log10_times=np.concatenate([early, late]), progress=None)
 
 
-def compute_nonmonotone(settings: Settings, report: Any) -> xr.Dataset:
+def orbit_data(start: tuple[float, ...] = START) -> xr.Dataset:
     """One orbit to collapse: directions, KL and M with its exact rate."""
-    run = _to_collapse()
+    run = _to_collapse(start)
     return xr.Dataset(
         {
             "a_hat": (("time", "mode"), run.a_hat[1:]),
@@ -43,14 +44,24 @@ def compute_nonmonotone(settings: Settings, report: Any) -> xr.Dataset:
             "l2_rate_per_path_length": ("time", run.rate("l2", flow="normalized")[1:]),
             "path_length": ("time", run.path_length[1:]),  # pyright: ignore
         },
-        {"log10_time": ("time", run.log10_time[1:]), "mode": np.arange(1, 8, dtype=np.int32)},
+        {
+            "log10_time": ("time", run.log10_time[1:]),
+            "mode": np.arange(1, len(start) + 1, dtype=np.int32),
+        },
+        {"l2_at_start": float(run.measure("l2")[0])},
     )
+
+
+def compute_nonmonotone(settings: Settings, report: Any) -> xr.Dataset:
+    """The data of Figures 1 and 10."""
+    return orbit_data()
 
 
 def turning_points(data: xr.Dataset) -> dict[str, float]:
     """log10 t at which M has its dip and its peak, and falls to half of its peak and of M(0).
 
-    Dip and peak are where the exact rate of M changes sign, between two saved points.
+    Dip and peak are where the exact rate of M changes sign, between two saved points. The rest is
+    read off a monotone interpolant in log log t.
     """
     x, M = data["log10_time"].values, data["l2"].values
     rate = data["l2_rate_per_path_length"].values
@@ -59,9 +70,12 @@ def turning_points(data: xr.Dataset) -> dict[str, float]:
     cross = {}
     for name, i in (("dip", up), ("peak", down)):
         cross[name] = float(x[i] - rate[i] * (x[i + 1] - x[i]) / (rate[i + 1] - rate[i]))
-    falling = slice(down, None)
-    for name, level in (("half of peak", M.max() / 2), ("half of start", M[0] / 2)):
-        cross[name] = float(np.interp(-level, -M[falling], x[falling]))
+    falling = np.arange(len(x)) > down
+    curve = PchipInterpolator(np.log(x[falling]), M[falling])
+    fine = np.linspace(np.log(x[falling][0]), np.log(x[-1]), 20_000)
+    levels = {"half of peak": M.max() / 2, "half of start": data.attrs["l2_at_start"] / 2}
+    for name, level in levels.items():
+        cross[name] = float(np.exp(np.interp(-level, -curve(fine), fine)))
     return cross
 
 
@@ -105,7 +119,7 @@ def _mark(axis: Any, data: xr.Dataset, name: str, offset: tuple[int, int]) -> No
     )
 
 
-# --- Figure 9 ------------------------------------------------------------------------------------
+# --- Figure 3 ------------------------------------------------------------------------------------
 
 _DIRECTIONS = {"uniform": (1, 1, 1, 1, 0, 0, 0), "non-uniform": (1, 1, 1, 2, 0, 0, 0)}
 

@@ -33,13 +33,13 @@ def compute_readings(settings: Settings, report: Any) -> xr.Dataset:
     for s, delta in enumerate(_SCALES.values()):
         for c, (reduction, order) in enumerate(_CASES.values()):
             model = UFM(K, reduction=reduction)
-            random = gaussian(model, math.exp(-delta) / math.sqrt(K), range(settings.seeds))
+            random = gaussian(model, math.exp(-delta) / math.sqrt(K), settings.all_seeds)
             start = matched_spectrum(model, random, order=order)
-            for seed in range(settings.seeds):
-                one = Spectrum(start.a[seed], start.C[seed], RAW)
+            for run_index in range(settings.seeds):
+                one = Spectrum(start.a[run_index], start.C[run_index], RAW)
                 run = solve(model, one, times=times, progress=None)
-                kl[s, c, seed] = run.measure("kl")[1:]
-                loss[s, c, seed] = np.exp(run.measure("log_energy")[1:])
+                kl[s, c, run_index] = run.measure("kl")[1:]
+                loss[s, c, run_index] = np.exp(run.measure("log_energy")[1:])
             report(f"reading {s * len(_CASES) + c + 1} of {len(_SCALES) * len(_CASES)}", None)
     dims = ("scale", "reading", "run", "iteration")
     coords = {

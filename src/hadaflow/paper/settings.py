@@ -16,6 +16,7 @@ class Settings:
     """
 
     seeds: int = 10
+    seed: int = 0
     steps: int = 10**6
     learning_rate: float = 0.01
     points: int = 100
@@ -33,6 +34,10 @@ class Settings:
                 raise InputError(
                     f"Argument `{name}` must be a whole number of at least 1, but is {value!r}."
                 )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise InputError(
+                f"Argument `seed` must be a whole number of at least 0, but is {self.seed!r}."
+            )
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise InputError(
                 f"Argument `learning_rate` must be a positive number, but is {self.learning_rate!r}."
@@ -45,6 +50,11 @@ class Settings:
                 'Argument `order` must be "descending", "ascending" or a seed, '
                 f"but is {self.order!r}."
             )
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of the runs, one after the other from `seed` on."""
+        return range(self.seed, self.seed + self.seeds)
 
     def record(self) -> dict[str, Any]:
         """As plain data, to be written beside a figure and compared by the next run."""

@@ -1,18 +1,23 @@
 r"""Rigorous signs: exact rational input, enclosures in ball arithmetic (python-flint).
 
-Nothing here uses JAX or the metrics of `hadaflow.metrics`: the flow and the derivative of each metric
+Nothing here uses the model or the metrics of the rest: the flow and the derivative of each metric
 are written down once more, from their definitions, over balls that contain the exact value. A sign
 read off a ball that excludes zero is a proof.
 """
 
 import dataclasses
 import functools
+import numbers
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import flint
 from flint import arb, fmpq
+
+from hadaflow.bases import Sylvester
+from hadaflow.errors import InputError
 
 Balls = list[Any]  # flint.arb has no type stubs
 Matrix = Sequence[Sequence[int]]
@@ -26,7 +31,14 @@ def exact(value: Any) -> Fraction:
         >>> exact("1.25"), exact("1/3"), exact(0.5)
         (Fraction(5, 4), Fraction(1, 3), Fraction(1, 2))
     """
-    return Fraction(value) if isinstance(value, str | int | Fraction) else Fraction(float(value))
+    try:
+        if isinstance(value, numbers.Integral):  # NumPy's integers too, of any size
+            return Fraction(int(value))
+        if isinstance(value, str | Decimal | Fraction):
+            return Fraction(value)
+        return Fraction(float(value))
+    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
+        raise InputError(f"Argument `a` must hold finite numbers, but has {value!r}.") from None
 
 
 def ball(value: Fraction) -> Any:
@@ -157,7 +169,7 @@ class Enclosure:
 def enclose(function: Callable[[], Any], relative: float = 1e-15) -> Enclosure:
     """Evaluate with more and more bits until the sign is proven and the ball is `relative`ly small.
 
-    Gives up at 2^14 bits, which only an exact zero reaches.
+    Gives up at 2^14 bits, which an exact zero reaches, or a value below about 10^−4900 of its terms.
     """
     bits = _FIRST_BITS
     while True:
@@ -184,4 +196,12 @@ def metric_rate(
         1
     """
     state = [exact(v) for v in a]
+    if metric not in RATES:
+        raise InputError(f"Unknown metric {metric!r}; allowed are {', '.join(RATES)}.")
+    if depth not in (1, 2):
+        raise InputError(f"Argument `depth` must be 1 or 2, but is {depth!r}.")
+    if min(state, default=Fraction(0)) <= 0:
+        raise InputError("Argument `a` must hold positive numbers, one for each non-trivial mode.")
+    if psi is None:
+        Sylvester(len(state) + 1)  # refuses a number of modes that is not 2^m − 1
     return enclose(lambda: RATES[metric](Flow.at(state, psi, depth)), relative)

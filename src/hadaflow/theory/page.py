@@ -8,23 +8,31 @@ from typing import Any
 
 from hadaflow.errors import InputError
 from hadaflow.paper.report import PAPER, write_page
-from hadaflow.theory.claim import CERTIFIED, CORRECTED, FAILS, HOLDS
-from hadaflow.trajectory import write_atomically
+from hadaflow.theory.claim import CERTIFIED, CLAIMS, CORRECTED, FAILS, HOLDS
+from hadaflow.trajectory import check_writable, package_versions, write_atomically
 
 _CLASS = {CERTIFIED: "ok", HOLDS: "ok", CORRECTED: "corrected", FAILS: "bad"}
 
 
-def make_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Refuse before the work a folder that cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"Cannot write to {str(folder)!r}: {error.strerror}.") from error
+    for name in ("claims.json", "claims.html"):
+        check_writable(folder / name)
 
 
 def write_claims(folder: Path, records: list[dict[str, Any]]) -> Path:
-    """`claims.json` and `claims.html` in `folder`; returns the page."""
-    text = json.dumps(records, ensure_ascii=False, allow_nan=False, indent=1)
+    """`claims.json` and `claims.html` in `folder`; returns the page.
+
+    Claims that are there from an earlier run of this version stay, unless they were checked again.
+    """
+    known = {r["id"]: r for r in [*_earlier(folder), *records]}
+    records = [known[id] for id in CLAIMS if id in known]
+    document = {"version": package_versions()["hadaflow"], "claims": records}
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomically(
         folder / "claims.json", lambda tmp: Path(tmp).write_text(text, encoding="utf-8")
     )
@@ -37,6 +45,15 @@ def write_claims(folder: Path, records: list[dict[str, Any]]) -> Path:
 <b>corrected</b>: wrong or loose as printed; the corrected form was checked.</p>
 {sections}"""
     return write_page(folder / "claims.html", "hadaflow: the claims, checked", body)
+
+
+def _earlier(folder: Path) -> list[dict[str, Any]]:
+    try:
+        document = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
+        same = document["version"] == package_versions()["hadaflow"]
+        return [r for r in document["claims"] if r["id"] in CLAIMS] if same else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _section(record: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """`verify`: check claims by name on every core, and tell which do not come out as expected."""
 
+import traceback
 from typing import Any
 
 from hadaflow.errors import InputError
@@ -45,7 +46,9 @@ def check(id: str) -> dict[str, Any]:
     try:
         found = claim.check()
     except Exception as error:
-        found = Finding(FAILS, {"error": f"{type(error).__name__}: {error}"})
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        told = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+        found = Finding(FAILS, {"error": told})
     return claim.record(found)
 
 

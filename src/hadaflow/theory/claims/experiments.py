@@ -27,9 +27,11 @@ _SHARED = "experiments"
 
 
 @functools.cache
-def experiment(K: int, wide: int = 1, delta: float = 6.0, reduction: str = "sum") -> xr.Dataset:
-    """One of the paper's experiments, from adaptive solutions."""
-    settings = Settings(quick=True, reduction=reduction)
+def experiment(
+    K: int, wide: int = 1, delta: float = 6.0, reduction: str = "sum", seed: int = 0
+) -> xr.Dataset:
+    """One of the paper's experiments, from adaptive solutions, with seeds from `seed` on."""
+    settings = Settings(quick=True, reduction=reduction, seed=seed)
     return Experiment(K, wide, delta).compute(settings, lambda *_: None)
 
 
