@@ -11,4 +11,5 @@ from hadaflow.theory.claims import (  # noqa: F401, I001 (registered on import, 
     normalized,
     definitions,
     experiments,
+    comparisons,
 )
