@@ -186,14 +186,15 @@ def conserved_quantities(flow: Callable[..., Any] = solve) -> Finding:
     "against ‖Z‖ when the loss has halved",
 )
 def small_c(scales: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4)) -> Finding:
-    """C ∝ ε² (slope within 0.02), conserved to 1e-6, and C/‖Z‖ < 1e-4 at the smallest scale.
+    """C ∝ ε² (slope within 0.2, as each ε has a draw of its own), conserved to 1e-6, and C/‖Z‖ < 1e-4
+    at the smallest scale.
 
     Conservation is read at the two larger scales: a C of 1e-8 drowns in the rounding of ‖Z‖ ~ 1.
     """
     model = UFM(4)
     sizes, shares, drifts = [], [], []
-    for scale in scales:
-        start = gaussian(model, scale, 3)
+    for seed, scale in enumerate(scales):
+        start = gaussian(model, scale, seed)
         wait = np.log(1 / scale)
         run = solve(model, start, times=[wait, wait + 10], units=RAW, rtol=1e-9, progress=None)
         W, H = run.parameters.W, run.parameters.H
@@ -203,7 +204,7 @@ def small_c(scales: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4)) -> Finding:
         shares.append(sizes[-1] / np.linalg.norm(run.parameters.Z[-1]))
     slope = float(np.polyfit(np.log(scales), np.log(sizes), 1)[0])
     value = {"order in ε": slope, "drift": float(max(drifts)), "C/‖Z‖": [float(s) for s in shares]}
-    good = abs(slope - 2) < 0.02 and max(drifts[:2]) < 1e-6 and shares[-1] < 1e-4
+    good = abs(slope - 2) < 0.2 and max(drifts[:2]) < 1e-6 and shares[-1] < 1e-4
     return finding(value, printed=good)
 
 
@@ -219,7 +220,7 @@ def scaled_energy(K: int) -> Callable[[Any], Any]:
 @claim(
     "Section 3.3; Appendix B.1; Eq. (18)",
     "d log a/dt = −∇E(a), mirror flow of E with the entropy potential Σ a log a.",
-    "reverse-mode gradients of E and of the potential against the model's velocity, K = 2, 4, 8, 16",
+    "reverse-mode gradients of E and of the potential against the model's velocity, K = 4 and 16",
 )
 def mirror_flow(energy_of: Callable[[int], Any] = scaled_energy) -> Finding:
     """Largest relative error below 1e-12 at 200 random states."""
@@ -321,39 +322,39 @@ def norm_diverges(loss: str = "cross_entropy") -> Finding:
 # --- MSE -----------------------------------------------------------------------------------------
 
 
+def _mse_matrix_flow(model: UFM, a0: list[float], times: np.ndarray) -> np.ndarray:
+    """Singular values along the MSE flow of the matrices, on the Hadamard diagonal."""
+    start = hadamard(model, spectrum(a0, units=RAW))
+    run = solve(model, start, times=times, units=RAW, progress=None)
+    U, K, n = model.basis.vectors, model.classes, model.samples
+    Z = run.parameters.Z[1:].reshape(len(times), K, K, n).sum(axis=-1) / np.sqrt(n)
+    return np.diagonal(U.T @ Z @ U, axis1=1, axis2=2)
+
+
 @claim(
     "Section 2, Eqs. (4), (5)",
     "With MSE the singular values decouple into sigmoids and converge monotonically to those of Y.",
-    "closed form against the matrix flow (`solve`, full view) at K = 4, n = 2; decoupling by moving "
-    "one start value; monotone approach to √n",
+    "closed form and sigmoid against the matrix flow (`solve`, full view) at K = 4, n = 2; decoupling in "
+    "the matrix flow, by moving one start value; its monotone approach to √n",
 )
 def mse_exact_dynamics(form: Callable[..., np.ndarray] = mse_exact) -> Finding:
-    """Relative errors below 1e-7; exact independence; distance to √n falls at every step."""
+    """Relative errors below 1e-7, coupling below 1e-7; distance to √n falls at every step, to 1e-4."""
     model = UFM(4, samples=2, loss=MSE)
     a0, times = [0.05, 0.3, 0.01, 2.0], np.linspace(0.2, 6, 30)
     exact = form(model, spectrum(a0, units=RAW), times)
-    run = solve(
-        model, hadamard(model, spectrum(a0, units=RAW)), times=times, units=RAW, progress=None
-    )
-    U = model.basis.vectors
-    Z = run.parameters.Z[1:].reshape(len(times), 4, 4, 2).sum(axis=-1) / np.sqrt(2)
-    matrix = np.diagonal(U.T @ Z @ U, axis1=1, axis2=2)
-    error = float(np.abs(exact / matrix - 1).max())
-    moved = form(model, spectrum([*a0[:3], 0.7], units=RAW), times)
-    coupling = float(np.abs(moved[:, :3] - exact[:, :3]).max())
-    distance = np.abs(exact - np.sqrt(2))
-    sigmoid = np.sqrt(2) / (
-        1 + (np.sqrt(2) / np.array(a0) - 1) * np.exp(-2 * np.sqrt(2) * times[:, None])
-    )
+    matrix, moved = (_mse_matrix_flow(model, start, times) for start in (a0, [*a0[:3], 0.7]))
+    distance = np.abs(matrix - np.sqrt(2))
+    decay = np.exp(-2 * np.sqrt(2) * times[:, None])
+    sigmoid = np.sqrt(2) / (1 + (np.sqrt(2) / np.array(a0) - 1) * decay)
     value = {
-        "against the matrix flow": error,
-        "against the sigmoid": float(np.abs(exact / sigmoid - 1).max()),
-        "coupling": coupling,
+        "closed form against the matrix flow": float(np.abs(exact / matrix - 1).max()),
+        "sigmoid against the matrix flow": float(np.abs(sigmoid / matrix - 1).max()),
+        "coupling": float(np.abs(moved[:, :3] / matrix[:, :3] - 1).max()),
         "distance to √n at the end": float(distance[-1].max()),
     }
     monotone = bool(np.all(np.diff(distance, axis=0) < 0))
-    good = error < 1e-7 and value["against the sigmoid"] < 1e-12 and coupling == 0.0
-    return finding(value, printed=good and monotone and distance[-1].max() < 1e-4)
+    errors = list(value.values())[:3]
+    return finding(value, printed=max(errors) < 1e-7 and monotone and distance[-1].max() < 1e-4)
 
 
 @claim(

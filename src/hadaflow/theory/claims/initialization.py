@@ -129,8 +129,8 @@ def _end_time(n: int, epsilon: float) -> float:
     "For small starts W and H follow the cosh–sinh solution up to O(ε³ e^{3√n t}).",
     "matrix flow against it at K = 4, n = 1, 2, d = 6, ε = 1e-2, 1e-3, eight times up to 1.6 t*",
     CORRECTED,
-    correction="The remainder is O(ε³ e^{3√n t}), not O(ε³ t²); in the equation for H, P'W must "
-    "read P'ᵀW.",
+    correction="The remainder is O(ε³ e^{3√n t}), not O(ε³ t²): the proof takes W = O(ε) and Z = O(ε²) "
+    "up to t*, where they have grown to ε^{1/2} and ε. In the equation for H, P'W must read P'ᵀW.",
 )
 def small_time_solution(form: Callable[..., Any] = small_time) -> Finding:
     """Corrected: remainder/(ε³e^{3√nt}) below 1 throughout and within a factor 3 over the later half.

@@ -121,13 +121,15 @@ def introduction_flow(form: Callable[[int, np.ndarray], np.ndarray] = unnormaliz
 
 @claim(
     "Section 3.1, items 1 and 2; Fact 1; Eq. (14)",
-    "φ_i ⊙ φ_j = φ_{i⊕j}; Φ diag(φ_i) = Π_i Φ; matrices c_{i⊕j} are diagonal in Φ, and so is P(Z).",
-    "exact integer identities for every i, j and K = 2 … 64; the softmax of a dyadic matrix is dyadic",
+    "φ_i ⊙ φ_j = φ_{i⊕j}; Φ diag(φ_i) = Π_i Φ; a matrix c_{i⊕j} is diagonal in Φ, and its softmax is of "
+    "the same form (K = 2 … 64).",
+    "exact integer identities for every i and j; each column of the XOR table is a permutation of the "
+    "first, so exponentials and their column sums keep the form",
     CERTIFIED,
 )
 def group_structure(phi_of: MatrixOf = phi_of) -> Finding:
-    """Counts violated integer identities: none may be. Dyadic softmax to 1e-15."""
-    violations, dyadic = 0, 0.0
+    """Counts violated integer identities: none may be."""
+    violations = 0
     rng = np.random.default_rng(3)
     for K in (2, 4, 8, 16, 32, 64):
         phi = phi_of(K)
@@ -136,14 +138,13 @@ def group_structure(phi_of: MatrixOf = phi_of) -> Finding:
         for i in range(K):
             violations += int(np.any(phi[i] * phi != phi[xor[i]]))  # every j at once
             violations += int(np.any(phi * phi[i] != np.eye(K, dtype=int)[xor[i]] @ phi))
+            violations += int(np.any(np.sort(xor[i]) != index))
+            # The logits themselves: Φ diag(a) Φ has entries c_{i⊕j} for a = e_i, so for every a.
+            violations += int(np.any(np.outer(phi[:, i], phi[i]) != phi[i][xor]))
         c = rng.integers(-9, 10, K)
         spectrum = phi @ c[xor] @ phi
         violations += int(np.any(spectrum != np.diag(np.diag(spectrum))))
-        U = phi / np.sqrt(K)
-        P = softmax(U @ np.diag(rng.standard_normal(K) * 5) @ U.T)
-        dyadic = larger(dyadic, float(np.abs(P - P[0][xor]).max()))
-    value = {"violated identities": violations, "softmax off dyadic": dyadic}
-    return finding(value, printed=violations == 0 and dyadic < 1e-14, certified=True)
+    return finding({"violated identities": violations}, printed=violations == 0, certified=True)
 
 
 def random_orthogonal(K: int, rng: np.random.Generator) -> np.ndarray:
@@ -179,26 +180,28 @@ def generic_basis_fails(
 @claim(
     "Section 3.2, after Theorem 2",
     "b_1 = 0, so the trivial mode stays as it is, and it does not act on the other modes.",
-    "exact zeros of 11ᵀ − Φ for K = 2 … 64, and 1 − ν from dense softmaxes with the mode moved by ±50",
+    "exact zeros of 11ᵀ − Φ for K = 2 … 64; diagonal of Uᵀ(I − P)U for dense softmaxes with the mode "
+    "moved by ±50",
 )
 def trivial_mode_frozen(phi_of: MatrixOf = phi_of) -> Finding:
-    """Zeros exact; forces moved by less than 1e-13."""
+    """Zeros exact; forces moved by less than 1e-12, the trivial one below 1e-12, nothing off diagonal."""
     rng = np.random.default_rng(5)
     zeros, own, moved = 0, 0.0, 0.0
     for K in (2, 4, 8, 16, 32, 64):
         phi = phi_of(K)
-        full = 1 - phi
+        full, U = 1 - phi, phi / np.sqrt(K)
         zeros += int(np.any(full[0])) + int(np.any(full[:, 0]))
         for _ in range(20):
             a = rng.uniform(0, 2, K)
             forces = []
             for shift in (-50.0, 0.0, 50.0):
                 shifted = a + shift * (np.arange(K) == 0)
-                forces.append(1 - theorem_nu(phi, shifted))
-            own = larger(own, float(np.abs([f[0] for f in forces]).max()))
-            moved = larger(moved, float(np.abs(forces - forces[1]).max()))
+                forces.append(U.T @ (np.eye(K) - softmax(U @ np.diag(shifted) @ U.T)) @ U)
+            off = max(np.abs(f - np.diag(np.diag(f))).max() for f in forces)
+            own = larger(own, max(off, np.abs([f[0, 0] for f in forces]).max()))
+            moved = larger(moved, np.abs(np.array(forces) - forces[1]).max())
     value = {"force on the trivial mode": own, "change of the other forces": moved}
-    return finding(value, printed=zeros == 0 and own < 1e-13 and moved < 1e-13)
+    return finding(value, printed=zeros == 0 and own < 1e-12 and moved < 1e-12)
 
 
 # --- Ψ -------------------------------------------------------------------------------------------
@@ -214,8 +217,8 @@ def block_psi(psi: np.ndarray) -> np.ndarray:
 @claim(
     "Section 3.2; Appendix D.2 (lemma), D.3, D.5",
     "Ψ² = K(I + 11ᵀ), Ψ1 = K1, |Ψ_ij| ≤ 2, ‖ψ_u‖ = √(2K), −Ψ is the Schur complement of Φ, and Ψ "
-    "doubles by blocks.",
-    "exact integer identities for K = 2 … 256",
+    "doubles by blocks (K = 2 … 256).",
+    "exact integer identities",
     CERTIFIED,
 )
 def psi_identities(psi_of: MatrixOf = psi_of) -> Finding:
@@ -239,8 +242,8 @@ def psi_identities(psi_of: MatrixOf = psi_of) -> Finding:
 
 @claim(
     "Section 4.3, role of non-uniform stable points",
-    "Each singular mode enlarges exactly K/2 of the margins (Ψa)_i.",
-    "count of non-zero entries in every column of Ψ, K = 2 … 256",
+    "Each singular mode enlarges exactly K/2 of the margins (Ψa)_i (K = 2 … 256).",
+    "count of non-zero entries in every column of Ψ",
     CERTIFIED,
 )
 def half_the_margins(psi_of: MatrixOf = psi_of) -> Finding:
@@ -334,7 +337,7 @@ def right_vectors(K: int, n: int) -> np.ndarray:
     "belong in columns (i−1)n + 1, not in the first K.",
 )
 def kronecker_form(corrected: Callable[..., Any] = kronecker_layout) -> Finding:
-    """Largest entry of the error: below 1e-14 holds, above 0.1 fails; n = 1 must agree for both."""
+    """Largest entry of the error: below 1e-14 holds, above 0.1 fails."""
     worst = {"printed": 0.0, "corrected": 0.0}
     for K in (2, 4, 8):
         for n in (1, 2, 3):
@@ -349,10 +352,12 @@ def kronecker_form(corrected: Callable[..., Any] = kronecker_layout) -> Finding:
 @claim(
     "Section 4.1",
     "Equal singular values a_i are neural collapse: WWᵀ ∝ S and H̄ᵀH̄ ∝ S, NC1 included.",
-    "lifted states at K = 2 … 16, n = 1, 3, compared with S; unequal ones for contrast",
+    "lifted states at K = 2 … 16, n = 1, 3, compared with S",
+    correction="Printed HᵀH ∝ S holds for n = 1; for n > 1 it is HᵀH ∝ S ⊗ 11ᵀ, and the class means "
+    "give H̄ᵀH̄ ∝ S.",
 )
 def collapse_geometry(spectrum: Callable[[int], np.ndarray] | None = None) -> Finding:
-    """Relative distances from S below 1e-14."""
+    """Distances from S, and of HᵀH from S ⊗ 11ᵀ, below 1e-13."""
     spectrum = spectrum or (lambda K: np.full(K - 1, 1.7))
     worst = 0.0
     for K in (2, 4, 8, 16):
@@ -361,6 +366,9 @@ def collapse_geometry(spectrum: Callable[[int], np.ndarray] | None = None) -> Fi
             state = lift(UFM(K, samples=n), spectrum(K))
             means = state.H.reshape(-1, K, n).mean(axis=2)
             spread = np.abs(state.H.reshape(-1, K, n) - means[:, :, None]).max()
+            block = np.kron(S, np.ones((n, n))) / (n * (K - 1))
+            gram = state.H.T @ state.H
+            worst = larger(worst, np.linalg.norm(gram / np.trace(gram) - block))
             for G in (state.W @ state.W.T, means.T @ means):
                 worst = larger(worst, float(np.linalg.norm(G / np.trace(G) - S / (K - 1))))
             worst = larger(worst, float(spread))
