@@ -1,0 +1,31 @@
+import pytest
+
+from hadaflow.workers import group, run_all
+
+
+def square(name, offset, report):
+    report("working", 0.5)
+    if name == "bad":
+        raise ZeroDivisionError(name)
+    return int(name) ** 2 + offset
+
+
+def test_pieces_keep_shared_work_together_and_first():
+    shares = {"b": "x", "d": "x"}.get
+    pieces = group(["a", "b", "c", "d", "e"], shares, size=2)
+    assert pieces == {"b": ["b", "d"], "a": ["a", "c"], "e": ["e"]}
+
+
+def test_every_name_is_worked_on_once_and_reported():
+    found = {}
+    run_all(
+        {"1": ["1", "2"], "3": ["3"]}, square, (10,), progress=False, finished=found.__setitem__
+    )
+    assert found == {"1": 11, "2": 14, "3": 19}
+
+
+def test_a_failure_is_raised_after_what_was_finished():
+    found = {}
+    with pytest.raises(ZeroDivisionError):
+        run_all({"1": ["1", "bad"]}, square, (0,), progress=False, finished=found.__setitem__)
+    assert found == {"1": 1}
