@@ -22,7 +22,6 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/test_docs.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -144,6 +144,14 @@ def test_settings_change_the_experiment():
     slow = Experiment(4, delta=0.0).compute(Settings(seeds=1, steps=400, reduction="mean"), silent)
     fast = Experiment(4, delta=0.0).compute(Settings(seeds=1, steps=100), silent)
     assert float(slow["kl"][1, 0, -1]) == pytest.approx(float(fast["kl"][1, 0, -1]), rel=1e-2)
+    both = Experiment(4, delta=0.0).compute(Settings(seeds=2, seed=3, steps=100), silent)
+    last = Experiment(4, delta=0.0).compute(Settings(seeds=1, seed=4, steps=100), silent)
+    np.testing.assert_allclose(both["kl"][:, 1], last["kl"][:, 0], rtol=1e-10)
+    assert float(both["kl"][1, 0, -1]) != float(fast["kl"][1, 0, -1])
+    with pytest.raises(
+        hf.InputError, match="`seed` must be a whole number of at least 0, but is -1"
+    ):
+        Settings(seed=-1)
 
 
 @pytest.fixture(scope="module")
