@@ -1,7 +1,14 @@
-"""A basis that diagonalizes the softmax. Here: the Sylvester–Hadamard basis of K = 2^m classes."""
+r"""Bases that diagonalize the softmax: the characters of a finite abelian group on the classes.
+
+Sylvester–Hadamard is the group $Z_2^m$, with a transform of its own. For any other group the
+characters come in conjugate pairs, which share one singular value: a *free mode* with multiplicity
+two.
+"""
 
 import dataclasses
 import functools
+import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +19,8 @@ from hadaflow.precision import float64
 from hadaflow.transforms import LARGEST, sylvester_matrix, transform
 
 DENSE_LIMIT = 2**12
+# Up to here one product with the folded matrix is faster than a Fourier transform.
+_DENSE_MODES = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +46,31 @@ class Sylvester:
         return self.classes - 1
 
     @property
+    def group(self) -> tuple[int, ...]:
+        """Orders of the cyclic factors: (2, 2, …)."""
+        return (2,) * (self.classes.bit_length() - 1)
+
+    @property
     def multiplicity(self) -> np.ndarray:
         """How many singular values each free mode stands for: one, in this basis."""
         return np.ones(self.modes, dtype=int)
+
+    @property
+    def weights(self) -> None:
+        """How often each margin and each mode counts: None, once each."""
+        return None
+
+    def expand(self, a):
+        """The K − 1 singular values of the modes: here, the modes themselves."""
+        return a
+
+    def fold(self, values):
+        """Free modes from K − 1 values: here, the values themselves."""
+        return values
+
+    def describe(self) -> str:
+        """The basis in words."""
+        return _describe(self)
 
     @float64
     def psi(self, v):
@@ -74,12 +105,203 @@ class Sylvester:
         return self._phi() / np.sqrt(self.classes)
 
     def _phi(self) -> np.ndarray:
-        if self.classes > DENSE_LIMIT:
-            raise InputError(
-                f"A dense {self.classes}×{self.classes} matrix was asked for; dense forms stop at "
-                f"`classes` = {DENSE_LIMIT}. Use the reduced view."
-            )
+        _check_dense(self.classes)
         return sylvester_matrix(self.classes)
+
+
+@dataclasses.dataclass(frozen=True)
+class AbelianGroup:
+    r"""The real characters of $Z_{n_1}\times Z_{n_2}\times\dots$ on $K = n_1 n_2\cdots$ classes.
+
+    Logits $Z_{gh} = c_{g-h}$ with $c_g = c_{-g}$ have a softmax of the same form, so both are diagonal
+    in the basis $1/\sqrt K$, $\sqrt{2/K}\,\mathrm{Re}\chi$, $\sqrt{2/K}\,\mathrm{Im}\chi$, with one
+    singular value for the pair $\chi, \bar\chi$. Free modes are the non-trivial elements of the group
+    in lexicographic order, a pair at its first member; so are the margins.
+
+    Args:
+        orders: Orders of the cyclic factors, each at least 2.
+
+    Examples:
+        >>> AbelianGroup((2, 4)).multiplicity
+        array([2, 1, 1, 2, 1])
+    """
+
+    orders: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", check_group(self.orders))
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Orders of the cyclic factors."""
+        return self.orders
+
+    @functools.cached_property
+    def classes(self) -> int:
+        """Number of classes K, the order of the group."""
+        return math.prod(self.orders)
+
+    @functools.cached_property
+    def _classes_of_elements(self) -> tuple[np.ndarray, np.ndarray]:
+        """For every element the number of its class {g, −g}, and the first member of every class.
+
+        The trivial element is class 0.
+        """
+        elements = np.indices(self.orders).reshape(len(self.orders), -1)
+        negatives = (-elements) % np.array(self.orders)[:, None]
+        first = np.minimum(np.arange(self.classes), np.ravel_multi_index(negatives, self.orders))
+        firsts, number = np.unique(first, return_inverse=True)
+        return number, firsts
+
+    @property
+    def modes(self) -> int:
+        """Number of free non-trivial modes."""
+        return len(self._classes_of_elements[1]) - 1
+
+    @functools.cached_property
+    def multiplicity(self) -> np.ndarray:
+        """How many singular values each free mode stands for: 1 for a real character, 2 for a pair."""
+        return np.bincount(self._classes_of_elements[0])[1:]
+
+    @functools.cached_property
+    def weights(self) -> np.ndarray:
+        """How often each margin and each mode counts, the trivial one in front."""
+        return np.concatenate([[1.0], self.multiplicity])
+
+    @functools.cached_property
+    def _repeated(self) -> np.ndarray:
+        return np.repeat(np.arange(self.modes), self.multiplicity)
+
+    def expand(self, a):
+        """The K − 1 singular values of the free modes, each as often as its multiplicity."""
+        return a[..., self._repeated]
+
+    def fold(self, values):
+        """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
+        starts = np.cumsum(self.multiplicity) - self.multiplicity
+        return np.add.reduceat(values, starts, axis=-1) / self.multiplicity
+
+    @float64
+    def psi(self, v):
+        r"""$(\Psi v)_\chi = \sum_{g\ne0} (1 - \mathrm{Re}\,\chi(g))\,v_g$ over all elements of the group.
+
+        Takes free modes to margins and weights of margins to modes: the same folded matrix.
+        """
+        if v.ndim == 0 or v.shape[-1] != self.modes:
+            raise InputError(
+                f"Argument `v` must have last axis {self.modes} (free modes), "
+                f"but has shape {v.shape}."
+            )
+        return self.padded_psi(pad(v))[..., 1:]
+
+    def padded_psi(self, v):
+        """`psi` of an array with a zero in front for the trivial mode; so has the result."""
+        if self.modes <= _DENSE_MODES:
+            return v @ jnp.asarray(self._padded_dense.T, v.dtype)
+        number, _ = self._classes_of_elements
+        spread = v[..., number].reshape(*v.shape[:-1], *self.orders)
+        axes = tuple(range(-len(self.orders), 0))
+        w = jnp.fft.rfftn(spread, axes=axes).real
+        w = w.reshape(*v.shape[:-1], -1)[..., self._half_index]
+        return w[..., :1] - w
+
+    @functools.cached_property
+    def _half_index(self) -> np.ndarray:
+        """Where each class stands in the half spectrum of a real transform."""
+        half = self.orders[-1] // 2 + 1
+        elements = np.array(np.unravel_index(self._classes_of_elements[1], self.orders))
+        other = (-elements) % np.array(self.orders)[:, None]
+        inside = np.where(elements[-1] < half, elements, other)
+        return np.asarray(np.ravel_multi_index(tuple(inside), (*self.orders[:-1], half)))
+
+    @functools.cached_property
+    def _padded_dense(self) -> np.ndarray:
+        """The folded matrix, multiplicities in its columns, with the trivial mode in front."""
+        phases = self._characters(self._classes_of_elements[1])
+        return (1 - np.cos(phases)) * self.weights
+
+    def _characters(self, elements: np.ndarray) -> np.ndarray:
+        """Phases 2π Σ_k h_k g_k/n_k of the characters of `elements` at `elements`."""
+        _check_dense(len(elements))
+        where = np.array(np.unravel_index(elements, self.orders))
+        turns = sum(np.outer(w, w) % n / n for w, n in zip(where, self.orders, strict=True))
+        return 2 * np.pi * np.asarray(turns)
+
+    @property
+    def dense_psi(self) -> np.ndarray:
+        r"""The folded matrix of `psi`, modes × modes; for tests and small K."""
+        return self._padded_dense[1:, 1:]
+
+    @functools.cached_property
+    def vectors(self) -> np.ndarray:
+        r"""The real orthonormal basis as a dense K×K matrix, in the order of `expand`, trivial first."""
+        _check_dense(self.classes)
+        K, firsts = self.classes, self._classes_of_elements[1]
+        everything = np.array(np.unravel_index(np.arange(K), self.orders))
+        columns = [np.full(K, K**-0.5)]
+        for element, count in zip(firsts[1:], self.multiplicity, strict=True):
+            h = np.array(np.unravel_index(element, self.orders))
+            turns = sum((x * g) % n / n for x, g, n in zip(h, everything, self.orders, strict=True))
+            phase = 2 * np.pi * np.asarray(turns)
+            columns.append(np.cos(phase) * np.sqrt(count / K))
+            if count == 2:
+                columns.append(np.sin(phase) * np.sqrt(2 / K))
+        return np.stack(columns, axis=1)
+
+    def describe(self) -> str:
+        """The basis in words: group, modes, multiplicities, pairs."""
+        return _describe(self)
+
+
+def cyclic(classes: int) -> AbelianGroup:
+    """The cyclic group of any number of classes."""
+    return AbelianGroup((classes,))
+
+
+def check_group(orders: Any) -> tuple[int, ...]:
+    """The orders of the cyclic factors as whole numbers of at least 2."""
+    given = (orders,) if isinstance(orders, int | np.integer) else orders
+    try:
+        checked = tuple(int(n) for n in given)
+        if not checked or any(n != m or n < 2 for n, m in zip(checked, given, strict=True)):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise InputError(
+            "Argument `group` must list the orders of cyclic factors, each a whole number of at "
+            f"least 2, such as (2, 4), but is {orders!r}."
+        ) from None
+    if math.prod(checked) > LARGEST:
+        raise InputError(
+            f"Argument `group` must have at most 2^24 elements, but {orders!r} has more."
+        )
+    return checked
+
+
+def make_basis(classes: int, group: tuple[int, ...] | None) -> "Sylvester | AbelianGroup":
+    """The basis of a model: Sylvester for a power of two unless another group is named."""
+    if group is None or all(n == 2 for n in group):
+        return Sylvester(classes)
+    return AbelianGroup(group)
+
+
+def _describe(basis: "Sylvester | AbelianGroup") -> str:
+    name = " × ".join(f"Z_{n}" for n in basis.group)
+    pairs = int(np.sum(basis.multiplicity == 2))
+    text = f"{name}: {basis.classes} classes, {basis.modes} free modes"
+    if not pairs:
+        return text + ", each one singular value"
+    return (
+        f"{text}: {pairs} conjugate pairs of characters (multiplicity 2) and {basis.modes - pairs} "
+        "real ones (multiplicity 1)"
+    )
+
+
+def _check_dense(size: int) -> None:
+    if size > DENSE_LIMIT:
+        raise InputError(
+            f"A dense {size}×{size} matrix was asked for; dense forms stop at "
+            f"`classes` = {DENSE_LIMIT}. Use the reduced view."
+        )
 
 
 def pad(v):

@@ -49,6 +49,10 @@ class Reduction(StrEnum):
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Classes = Annotated[int, typer.Option(help="Number of classes K, a power of two.")]
 Samples = Annotated[int, typer.Option(help="Samples per class n.")]
+Group = Annotated[
+    str | None,
+    typer.Option(help="Abelian group on the classes, such as 10 or 2x4 [default: 2x2x…]."),
+]
 LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
@@ -95,6 +99,7 @@ def solve_command(
         str | None, typer.Option(help="Keep the states at these times, given by their log10.")
     ] = None,
     samples: Samples = 1,
+    group: Group = None,
     depth: Annotated[int, typer.Option(help="Factors of the logits: 2, or 1 for logits.")] = 2,
     loss: LossOption = Loss.cross_entropy,
     units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
@@ -115,7 +120,9 @@ def solve_command(
     from hadaflow.solver import solve
     from hadaflow.targets import parse_target
 
-    model = UFM(classes=classes, samples=samples, depth=depth, loss=loss.value)
+    model = UFM(
+        classes=classes, samples=samples, depth=depth, loss=loss.value, group=_parse_group(group)
+    )
     for name in metric or []:
         check_metric(name, "reduced", model)
     values, seed = _parse_start(start, model.modes)
@@ -141,6 +148,7 @@ def train_command(
     steps: Annotated[int, typer.Option(help="Iterations of gradient descent.")],
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
     samples: Samples = 1,
+    group: Group = None,
     width: Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")] = None,
     init: Annotated[Init, typer.Option(help="Kind of start.")] = Init.gaussian,
     scale: Annotated[
@@ -172,8 +180,9 @@ def train_command(
     from hadaflow.model import UFM
 
     model = UFM(
-        classes=classes, samples=samples, width=width, loss=loss.value, reduction=reduction.value
-    )
+        classes=classes, samples=samples, width=width, loss=loss.value, reduction=reduction.value,
+        group=_parse_group(group),
+    )  # fmt: skip
     names = metric or ["loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual"]
     for name in names:
         check_metric(name, "full", model)
@@ -316,6 +325,17 @@ def verify_command(
 
 
 # --- reading arguments ---------------------------------------------------------------------------
+
+
+def _parse_group(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.replace("×", "x").split("x"))
+    except ValueError:
+        raise InputError(
+            f"Argument `group` must be orders of cyclic groups such as 10 or 2x4, but is {text!r}."
+        ) from None
 
 
 def _parse_numbers(name: str, text: str) -> list[float]:

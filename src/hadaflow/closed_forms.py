@@ -139,5 +139,5 @@ def _mse_lengths(model: UFM, a0, C, left, right, count: int) -> np.ndarray:
     t = np.expm1(u.ravel())
     a = mse_singular_values(model, a0, C, t)
     w = np.ones_like(a) if model.depth == 1 else np.hypot(a, C / 2)
-    speed = np.linalg.norm(w * (1 - model.classes * a), axis=1) * (1 + t)
+    speed = np.linalg.norm(model.all_values(w * (1 - model.classes * a)), axis=1) * (1 + t)
     return (speed.reshape(u.shape) @ weights) * width[:, 0] / 2

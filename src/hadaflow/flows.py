@@ -48,6 +48,8 @@ class ReducedFlow:
         direction, slowness = self.model.padded_drive(a)
         force = direction * jnp.exp(u - slowness)
         moved = self._mobility(a, args) * force
+        if self.model.basis.weights is not None:  # a pair of modes adds its square twice
+            moved = moved * np.sqrt(self.model.basis.weights)
         # The squares of tiny velocities would underflow. A constant factor, free in the hot path,
         # covers 1e-270 to 1e30; unbalanced starts, which feel a jump at its edge, get the full care.
         speed = jnp.linalg.norm(1e120 * moved) * 1e-120 if self.balanced else _length(moved)
@@ -66,9 +68,9 @@ class ReducedFlow:
     def watch(self, y, args):
         a, value = self.a(y, args), args[3]
         if self.target is Collapse:
-            return jnp.log(collapse_deviation(a[1:]) / value)
+            return jnp.log(collapse_deviation(self.model.nontrivial(a)) / value)
         if self.target is Norm:
-            return jnp.log(value / jnp.sum(a))
+            return jnp.log(value / jnp.sum(self.model.nontrivial(a)))
         if self.target is PathLength:
             return 1.0 - y[0] / value
         return jnp.ones(())

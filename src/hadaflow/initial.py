@@ -64,8 +64,12 @@ def project(model: UFM, state: Parameters) -> Spectrum:
         W, H = tilted
         a = np.sum(W * H, axis=-1)
         C = np.sum(W**2, axis=-1) - np.sum(H**2, axis=-1)
-    skip = model.classes - model.modes
-    return Spectrum(np.maximum(a[..., skip:], 0.0), C[..., skip:], RAW)
+    skip = model.basis.modes + 1 - model.modes
+    a, C = (
+        np.concatenate([v[..., :1], model.basis.fold(v[..., 1:])], axis=-1)[..., skip:]
+        for v in (a, C)
+    )
+    return Spectrum(np.maximum(a, 0.0), C, RAW)
 
 
 def distance_from_hadamard(model: UFM, state: Parameters) -> Any:
@@ -123,10 +127,12 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
         order: Which mode gets which value, since for K ≥ 8 the flow depends on it: "descending",
             "ascending", or a seed for a random order.
 
-    The largest K − 1 of them (all K for MSE), balanced (D_W = D_H = √σ(Z)), in raw units.
+    The largest K − 1 of them (all K for MSE), balanced (D_W = D_H = √σ(Z)), in raw units. A pair of
+    conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
     """
     Z = model.check_parameters(start).Z
-    values = np.linalg.svd(Z, compute_uv=False)[..., : model.modes]
+    shown = model.classes - (model.modes == model.basis.modes)
+    values = np.linalg.svd(Z, compute_uv=False)[..., :shown]
     if order == "ascending":
         values = values[..., ::-1]
     elif not isinstance(order, str):
@@ -135,6 +141,10 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
         raise InputError(
             f'Argument `order` must be "descending", "ascending" or a seed, but is {order!r}.'
         )
+    if shown == model.classes:
+        values = np.concatenate([values[..., :1], model.basis.fold(values[..., 1:])], axis=-1)
+    else:
+        values = model.basis.fold(values)
     return spectrum(values, units=RAW)
 
 
@@ -148,17 +158,20 @@ def layer_singular_values(a: np.ndarray, C: np.ndarray) -> tuple[np.ndarray, np.
 def _layer_spectra(model: UFM, start: Any, units: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Raw α and β for all K modes; the trivial mode is zero unless given."""
     given = start if isinstance(start, Spectrum) else spectrum(start)
-    if given.modes == model.classes and model.modes != model.classes:
-        # All K modes of a cross-entropy start: check the non-trivial ones, keep the trivial one.
+    if given.modes == model.basis.modes + 1 and model.modes == model.basis.modes:
+        # The trivial mode of a cross-entropy start: check the others, keep it.
         nontrivial = Spectrum(given.a[..., 1:], given.C[..., 1:], given.units)
         model.scaled(nontrivial, units)
         raw = model.result_units(given, given.units or units) == RAW
         factor = 1.0 if raw else model.singular_value_scale
-        return layer_singular_values(given.a * factor, given.C * factor)
-    scaled = model.scaled(given, units)
-    factor = model.singular_value_scale
-    pad = [(0, 0)] * (scaled.a.ndim - 1) + [(model.classes - model.modes, 0)]
-    return layer_singular_values(np.pad(scaled.a * factor, pad), np.pad(scaled.C * factor, pad))
+        values = [v * factor for v in (given.a, given.C)]
+    else:
+        scaled = model.scaled(given, units)
+        factor = model.singular_value_scale
+        pad = [(0, 0)] * (scaled.a.ndim - 1) + [(model.basis.modes + 1 - model.modes, 0)]
+        values = [np.pad(v * factor, pad) for v in (scaled.a, scaled.C)]
+    a, C = (np.concatenate([v[..., :1], model.nontrivial(v)], axis=-1) for v in values)
+    return layer_singular_values(a, C)
 
 
 def _hadamard_coordinates(model: UFM, state: Parameters) -> tuple[np.ndarray, ...]:

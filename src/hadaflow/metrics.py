@@ -33,20 +33,15 @@ Metric = str | Callable[..., Any]
 # --- the same and more, for a reduced state (scaled a, C) ----------------------------------------
 
 
-def _nontrivial(model: UFM, a):
-    return a[-model.basis.modes :]
-
-
 def _of_nontrivial(function):
-    return lambda model, a, C: function(_nontrivial(model, a))
+    return lambda model, a, C: function(model.nontrivial(a))
 
 
 def _layer_alignment(sign: int):
     r"""Distance of α² (WWᵀ) or β² (HᵀH) from uniform; α² = w + C/2, β² = w − C/2 up to a factor."""
 
     def layer_alignment(model: UFM, a, C):
-        squares = _nontrivial(model, model.mobility(a, C) + sign * C / 2)
-        return alignment(squares)
+        return alignment(model.nontrivial(model.mobility(a, C) + sign * C / 2))
 
     return layer_alignment
 
@@ -62,7 +57,7 @@ REDUCED: dict[str, Callable[..., Any]] = {
     "log_energy": lambda model, a, C: model.log_energy(a),
     "loss": lambda model, a, C: model.energy(a) * _samples(model),
     "log_loss": lambda model, a, C: model.log_energy(a) + jnp.log(_samples(model)),
-    "margin": lambda model, a, C: smallest(model.basis.psi(_nontrivial(model, a))),
+    "margin": lambda model, a, C: smallest(model.basis.psi(a[-model.basis.modes :])),
     "alignment_w": _layer_alignment(1),
     "alignment_h": _layer_alignment(-1),
     "alignment_z": _of_nontrivial(alignment),
@@ -114,7 +109,7 @@ def _signal_subspace(model: UFM):
 def singular_values(model: UFM, factors):
     """The largest K − 1 singular values of the logits, descending."""
     Z = model.logits(_shown(model, factors))
-    return jnp.linalg.svd(Z, compute_uv=False)[: model.basis.modes]
+    return jnp.linalg.svd(Z, compute_uv=False)[: model.classes - 1]
 
 
 def _distance(matrix, target, nuclear: bool):
@@ -262,9 +257,9 @@ def full_collapse_deviation(model: UFM, factors):
     """
     Z = model.logits(factors)
     centred = Z - jnp.mean(Z, axis=0, keepdims=True)
-    target = _simplex(model) * (model.basis.modes * model.samples**0.5) ** -1
+    target = _simplex(model) * ((model.classes - 1) * model.samples**0.5) ** -1
     gap = centred / jnp.linalg.norm(centred, "nuc") - target
-    return model.basis.modes * jnp.linalg.norm(gap, 2)
+    return (model.classes - 1) * jnp.linalg.norm(gap, 2)
 
 
 # --- evaluation ----------------------------------------------------------------------------------
@@ -407,7 +402,7 @@ def _reduced_velocity(model: UFM, arrays, flow: str):
     direction, slowness = model.drive(a)
     velocity = model.mobility(a, C) * direction
     if flow == "normalized":
-        velocity = velocity / jnp.linalg.norm(velocity)
+        velocity = velocity / jnp.linalg.norm(model.all_values(velocity))
     else:
         velocity = velocity * jnp.exp(-slowness)
     return velocity, jnp.zeros_like(C)

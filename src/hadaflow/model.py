@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.bases import Sylvester, pad, with_front
+from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis, pad, with_front
 from hadaflow.errors import InputError, check_whole_number
 from hadaflow.precision import float64
 from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
@@ -40,6 +40,9 @@ class UFM:
         loss: "cross_entropy" or "mse" ($\frac12\|Y - Z\|_F^2$).
         reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run Kn times
             slower and changes nothing in scaled units.
+        group: Orders of the cyclic factors of an abelian group on the classes, such as (10,) or
+            (2, 4), whose characters replace the Sylvester columns; $Z_2^m$ when left out. A reduced
+            state then has one singular value for each pair of conjugate characters.
 
     Examples:
         >>> UFM(classes=8).modes
@@ -52,11 +55,19 @@ class UFM:
     depth: int = 2
     loss: str = CROSS_ENTROPY
     reduction: str = "sum"
+    group: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("classes", "samples", "depth"):
             object.__setattr__(self, name, check_whole_number(name, getattr(self, name)))
-        Sylvester(self.classes)
+        if self.group is not None:
+            object.__setattr__(self, "group", check_group(self.group))
+            if math.prod(self.group) != self.classes:
+                raise InputError(
+                    f"Argument `group` must have `classes` = {self.classes} elements, but "
+                    f"{self.group} has {math.prod(self.group)}."
+                )
+        make_basis(self.classes, self.group)  # refuses a number of classes it does not fit
         if self.depth > 2:
             raise InputError(
                 f"Argument `depth` must be 1 (direct logits) or 2 (Z = WH), but is {self.depth}."
@@ -81,13 +92,16 @@ class UFM:
     # --- shape and scale -------------------------------------------------------------------------
 
     @functools.cached_property
-    def basis(self) -> Sylvester:
-        return Sylvester(self.classes)
+    def basis(self) -> Sylvester | AbelianGroup:
+        return make_basis(self.classes, self.group)
 
     @property
     def modes(self) -> int:
-        """Entries of a reduced state: K − 1, or K for MSE, where the constant mode learns too."""
-        return self.classes if self.loss == MSE else self.classes - 1
+        """Entries of a reduced state: the free modes of the basis, K − 1 for Sylvester.
+
+        One more for MSE, the constant mode first, because it learns too.
+        """
+        return self.basis.modes + (self.loss == MSE)
 
     @property
     def factor_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -128,7 +142,11 @@ class UFM:
         """
         given = start if isinstance(start, Spectrum) else spectrum(start)
         if given.modes != self.modes:
-            kind = "all K modes, the constant one first" if self.loss == MSE else "K − 1 modes"
+            kind = "free modes of " + " × ".join(f"Z_{n}" for n in self.basis.group)
+            if self.group is None:
+                kind = "K − 1 modes"
+            if self.loss == MSE:
+                kind = "the constant mode first, then " + kind
             raise InputError(
                 f"Argument `start` must have {self.modes} singular values for `classes` = "
                 f"{self.classes} and {self.loss} ({kind}), but has {given.modes}."
@@ -164,9 +182,11 @@ class UFM:
         """`drive` of an array with a zero in front for the trivial mode; so has the direction."""
         x = self.basis.padded_psi(a)
         margins = with_front(x, jnp.inf)
+        weights = self.basis.weights
         smallest = jnp.min(margins, axis=-1, keepdims=True)
         e = jnp.exp(smallest - margins)
-        total = jnp.sum(e, axis=-1, keepdims=True)
+        counted = e if weights is None else e * weights
+        total = jnp.sum(counted, axis=-1, keepdims=True)
         soft_minimum = (smallest - jnp.log(total))[..., 0]
         return self.basis.padded_psi(e) / total, jax.nn.softplus(soft_minimum)
 
@@ -211,15 +231,35 @@ class UFM:
     def energy(self, a):
         r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 8 over Kn), or its MSE."""
         if self.loss == MSE:
-            return jnp.sum((1.0 - self.classes * a) ** 2, axis=-1) / (2 * self.classes)
-        return jax.nn.softplus(jax.nn.logsumexp(-self.basis.psi(a), axis=-1))
+            return jnp.sum(self.all_values((1.0 - self.classes * a) ** 2), axis=-1) / (
+                2 * self.classes
+            )
+        return jax.nn.softplus(self._log_wrong(a))
 
     @float64
     def log_energy(self, a):
         """Log of `energy`, exact where the energy itself underflows."""
         if self.loss == MSE:
             return jnp.log(self.energy(a))
-        return log_softplus(jax.nn.logsumexp(-self.basis.psi(a), axis=-1))
+        return log_softplus(self._log_wrong(a))
+
+    def _log_wrong(self, a):
+        """Log Σ e^{−margin} over the wrong classes."""
+        exponents = -jnp.asarray(self.basis.psi(a))
+        if self.basis.weights is not None:
+            exponents = exponents + np.log(self.basis.weights[1:])
+        return jax.nn.logsumexp(exponents, axis=-1)
+
+    def nontrivial(self, a):
+        """The K − 1 non-trivial singular values of a reduced state, multiplicities written out."""
+        return self.basis.expand(a[..., -self.basis.modes :])
+
+    def all_values(self, a):
+        """`nontrivial`, with the constant mode in front where the state has one (MSE)."""
+        if self.loss != MSE or self.group is None:
+            return self.nontrivial(a) if self.loss != MSE else a
+        xp = np if isinstance(a, np.ndarray) else jnp
+        return xp.concatenate([a[..., :1], self.nontrivial(a)], axis=-1)
 
     # --- full view, raw units --------------------------------------------------------------------
 

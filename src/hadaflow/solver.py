@@ -113,9 +113,9 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
                 f"Singular values that start at zero stay zero (mode {named}), so the direction "
                 "never becomes uniform: ask for a time, a norm or a path length instead."
             )
-        if a.any() and _deviation(a) <= until.tolerance:
+        if a.any() and _deviation(model.nontrivial(start.a)) <= until.tolerance:
             return _ending(request, "event", 0.0)
-    if isinstance(until, Norm) and a.sum() >= request.target_value:
+    if isinstance(until, Norm) and model.nontrivial(start.a).sum() >= request.target_value:
         return _ending(request, "event", 0.0)
     if isinstance(until, Norm | PathLength) and dead.all():
         return "failed", "All singular values start at zero: nothing moves."
@@ -146,12 +146,12 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
     with double_precision():
 
         def give_up(u: float, y: np.ndarray, steps: int) -> str:
-            a = flow.displaced(y, args)[1:]
+            a = model.nontrivial(flow.displaced(y, args)[1:])
             if isinstance(event, Collapse) and a.sum() > _NORM_LIMIT:
                 return _stall(a.sum(), _deviation(a))
             return _too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 
-        y0 = np.zeros(model.classes)
+        y0 = np.zeros(model.basis.modes + 1)
         outcome = _integrate(request, flow, y0, args, tolerance, give_up)
         a = flow.displaced(outcome.ys, args)[:, 1:]
     status, message = _ending(request, outcome.ending, _last(outcome), outcome.reason)
@@ -187,7 +187,7 @@ def _first_crossing(request: Request, start: Spectrum) -> float | None:
 
     def watch(us: np.ndarray) -> np.ndarray:
         a = mse_singular_values(model, start.a, start.C, np.expm1(us))
-        shown = a[:, -model.basis.modes :]
+        shown = model.nontrivial(a)
         with np.errstate(divide="ignore", invalid="ignore"):
             if isinstance(event, Collapse):
                 return _deviation(shown) / value - 1
@@ -251,7 +251,7 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
 
     def give_up(u: float, y: Any, steps: int) -> str:
         Z = Parameters(y[0]).Z
-        values = np.linalg.svd(Z, compute_uv=False)[: model.basis.modes]
+        values = np.linalg.svd(Z, compute_uv=False)[: model.classes - 1]
         norm = values.sum() / model.singular_value_scale
         if isinstance(event, Collapse) and norm > _FULL_NORM_LIMIT:
             return _stall(norm, _deviation(values))
@@ -279,7 +279,7 @@ def _full_decided_at_start(
     request: Request, start: Parameters, flow: FullFlow, y0: Any, args: Any
 ) -> tuple[str, str] | None:
     """Status and message of a full run that needs no integration."""
-    modes, event = request.model.basis.modes, request.event
+    modes, event = request.model.classes - 1, request.event
     if event is None:
         return None
     if len(start.factors) == 2:

@@ -70,7 +70,7 @@ class Trajectory:
         if self.view == "reduced":
             return self.arrays["log_a"]
         Z = self.parameters.Z
-        values = np.linalg.svd(Z, compute_uv=False)[..., : self.model.modes]
+        values = np.linalg.svd(Z, compute_uv=False)[..., : self._shown_values]
         scale = 1.0 if self.units == RAW else self.model.singular_value_scale
         with np.errstate(divide="ignore"):
             return np.log(values / scale)
@@ -93,8 +93,11 @@ class Trajectory:
 
     @property
     def log_norm(self) -> np.ndarray:
-        """Natural log of ‖a‖₁ over the non-trivial modes."""
-        return np.logaddexp.reduce(self._log_nontrivial, axis=-1)
+        """Natural log of ‖a‖₁ over the non-trivial modes, each as often as its multiplicity."""
+        logs = self._log_nontrivial
+        if self.view == "reduced":
+            logs = self.model.basis.expand(logs)
+        return np.logaddexp.reduce(logs, axis=-1)
 
     @property
     def parameters(self) -> Parameters:
@@ -112,8 +115,13 @@ class Trajectory:
     @property
     def _log_nontrivial(self) -> np.ndarray:
         if self.view == "full":
-            return self.log_a[..., : self.model.basis.modes]
+            return self.log_a[..., : self.model.classes - 1]
         return self.log_a[..., -self.model.basis.modes :]
+
+    @property
+    def _shown_values(self) -> int:
+        """Singular values of a full state that are kept: K − 1, or all for MSE."""
+        return self.model.classes - (self.model.modes == self.model.basis.modes)
 
     def _reduced(self, name: str) -> np.ndarray:
         if self.view != "reduced":
@@ -204,12 +212,13 @@ class Trajectory:
             "log_a": (self._dims("time", "mode"), self.log_a),
             "a": (self._dims("time", "mode"), self.a),
         }
-        if self.log_a.shape[-1] == self.model.basis.modes:
+        directions = self._log_nontrivial.shape[-1]
+        if self.log_a.shape[-1] == directions:
             variables["a_hat"] = (self._dims("time", "mode"), self.a_hat)
             first = 1
         else:  # all K modes: the constant one is number 0 and has no share of the direction
             padded = np.full(self.log_a.shape, np.nan)
-            padded[..., -self.model.basis.modes :] = self.a_hat
+            padded[..., -directions:] = self.a_hat
             variables["a_hat"] = (self._dims("time", "mode"), padded)
             first = 0
         for name, values in self.arrays.items():
