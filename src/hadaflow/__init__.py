@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hadaflow.bases import Sylvester
+    from hadaflow.bases import AbelianGroup, Sylvester, cyclic, diagonalizes_softmax
     from hadaflow.closed_forms import linearized, mse_exact
     from hadaflow.descent import descend
     from hadaflow.errors import InputError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hadaflow.transforms import walsh_hadamard
 
 _HOME = {
-    "bases": ["Sylvester"],
+    "bases": ["AbelianGroup", "Sylvester", "cyclic", "diagonalizes_softmax"],
     "closed_forms": ["linearized", "mse_exact"],
     "descent": ["descend"],
     "errors": ["InputError"],
@@ -54,7 +54,8 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 (in the order of use)
-    "UFM", "Sylvester", "spectrum", "Spectrum", "parameters", "Parameters",
+    "UFM", "Sylvester", "AbelianGroup", "cyclic", "diagonalizes_softmax",
+    "spectrum", "Spectrum", "parameters", "Parameters",
     "hadamard", "gaussian", "matched_spectrum", "lift", "project", "distance_from_hadamard",
     "solve", "Time", "Collapse", "Norm", "PathLength", "Steady", "descend",
     "Trajectory", "load", "measure", "rate", "metric_names",

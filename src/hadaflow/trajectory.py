@@ -163,6 +163,8 @@ class Trajectory:
             f"{m.loss} ({m.reduction}), {self.view} view{runs}",
             f"  points      {len(self)} from t = 0, {self.steps} steps",
         ]
+        if m.group is not None:
+            lines.insert(3, f"  basis       {m.basis.describe()}")
         if self.iterations is not None:
             lines.append(f"  iterations  {int(self.iterations[-1])}")
         lines.append(
