@@ -50,16 +50,26 @@ def softmax_residual(Z, labels):
     return R
 
 
-def matrix_flow(factors, K, n, times, loss="cross_entropy"):
-    """The full gradient flow (Eq. 2) of the summed loss by DOP853, raw time; logits at `times`."""
+def matrix_flow(factors, K, n, times, loss="cross_entropy", labels=None, temperature=1.0):
+    """The full gradient flow (Eq. 2) of the summed loss by DOP853, raw time; logits at `times`.
+
+    `labels` is a K × Kn matrix of soft labels.
+    """
     shapes = [f.shape for f in factors]
     sizes = np.cumsum([f.size for f in factors])[:-1]
-    labels = np.repeat(np.arange(K), n)
+    classes = np.repeat(np.arange(K), n)
     Y = np.zeros((K, K * n))
-    Y[labels, np.arange(K * n)] = 1
+    Y[classes, np.arange(K * n)] = 1
 
     def unpack(y):
         return [p.reshape(s) for p, s in zip(np.split(y, sizes), shapes, strict=True)]
+
+    def residual(Z):
+        if loss == "mse":
+            return Y - Z
+        if labels is None:
+            return softmax_residual(Z / temperature, classes) / temperature
+        return (labels - scipy.special.softmax(Z / temperature, axis=0)) / temperature
 
     def logits(parts):
         return parts[0] if len(parts) == 1 else parts[0] @ parts[1]
@@ -67,7 +77,7 @@ def matrix_flow(factors, K, n, times, loss="cross_entropy"):
     def field(t, y):
         parts = unpack(y)
         Z = logits(parts)
-        R = Y - Z if loss == "mse" else softmax_residual(Z, labels)
+        R = residual(Z)
         if len(parts) == 1:
             return R.ravel()
         W, H = parts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hadaflow.bases import AbelianGroup, Sylvester, cyclic, diagonalizes_softmax
-    from hadaflow.closed_forms import linearized, mse_exact
+    from hadaflow.closed_forms import fixed_point, linearized, mse_exact
     from hadaflow.descent import descend
     from hadaflow.errors import InputError
     from hadaflow.initial import (
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         matched_spectrum,
         project,
     )
+    from hadaflow.labels import hierarchical_labels
     from hadaflow.maxmargin import MaxMargin, margins, max_margin
     from hadaflow.metrics import measure, metric_names, rate
     from hadaflow.model import UFM
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "bases": ["AbelianGroup", "Sylvester", "cyclic", "diagonalizes_softmax"],
-    "closed_forms": ["linearized", "mse_exact"],
+    "closed_forms": ["fixed_point", "linearized", "mse_exact"],
     "descent": ["descend"],
     "errors": ["InputError"],
     "initial": [
@@ -42,6 +43,7 @@ _HOME = {
         "matched_spectrum",
         "project",
     ],
+    "labels": ["hierarchical_labels"],
     "maxmargin": ["MaxMargin", "margins", "max_margin"],
     "metrics": ["measure", "metric_names", "rate"],
     "model": ["UFM"],
@@ -59,7 +61,8 @@ __all__ = [  # noqa: RUF022 (in the order of use)
     "hadamard", "gaussian", "matched_spectrum", "lift", "project", "distance_from_hadamard",
     "solve", "Time", "Collapse", "Norm", "PathLength", "Steady", "descend",
     "Trajectory", "load", "measure", "rate", "metric_names",
-    "margins", "max_margin", "MaxMargin", "linearized", "mse_exact", "walsh_hadamard", "InputError",
+    "margins", "max_margin", "MaxMargin", "linearized", "mse_exact",
+    "fixed_point", "hierarchical_labels", "walsh_hadamard", "InputError",
 ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Sylvester:
         if self.classes < 2 or self.classes & (self.classes - 1) or self.classes > LARGEST:
             raise InputError(
                 "Argument `classes` must be a power of two from 2 to 2^24 (the Sylvester basis "
-                f"needs it), but is {self.classes}."
+                f"needs it; name a `group` for any other number), but is {self.classes}."
             )
 
     @property
@@ -54,6 +54,11 @@ class Sylvester:
     def multiplicity(self) -> np.ndarray:
         """How many singular values each free mode stands for: one, in this basis."""
         return np.ones(self.modes, dtype=int)
+
+    @property
+    def representatives(self) -> np.ndarray:
+        """The element of the group at which each mode stands, the trivial one first."""
+        return np.arange(self.classes)
 
     @property
     def weights(self) -> None:
@@ -162,6 +167,11 @@ class AbelianGroup:
     def multiplicity(self) -> np.ndarray:
         """How many singular values each free mode stands for: 1 for a real character, 2 for a pair."""
         return np.bincount(self._classes_of_elements[0])[1:]
+
+    @property
+    def representatives(self) -> np.ndarray:
+        """The element of the group at which each free mode stands, the trivial one first."""
+        return self._classes_of_elements[1]
 
     @functools.cached_property
     def weights(self) -> np.ndarray:

@@ -49,6 +49,12 @@ class Reduction(StrEnum):
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Classes = Annotated[int, typer.Option(help="Number of classes K, a power of two.")]
 Samples = Annotated[int, typer.Option(help="Samples per class n.")]
+Smoothing = Annotated[float, typer.Option(help="Share of a label spread over all classes.")]
+Temperature = Annotated[float, typer.Option(help="Logits are divided by it before the softmax.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="File of soft labels: the probability of each class for class 1, K numbers."),
+]
 Group = Annotated[
     str | None,
     typer.Option(help="Abelian group on the classes, such as 10 or 2x4 [default: 2x2x…]."),
@@ -102,6 +108,9 @@ def solve_command(
     group: Group = None,
     depth: Annotated[int, typer.Option(help="Factors of the logits: 2, or 1 for logits.")] = 2,
     loss: LossOption = Loss.cross_entropy,
+    label_smoothing: Smoothing = 0.0,
+    labels: Labels = None,
+    temperature: Temperature = 1.0,
     units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
         Units.scaled
     ),
@@ -121,8 +130,10 @@ def solve_command(
     from hadaflow.targets import parse_target
 
     model = UFM(
-        classes=classes, samples=samples, depth=depth, loss=loss.value, group=_parse_group(group)
-    )
+        classes=classes, samples=samples, depth=depth, loss=loss.value, group=_parse_group(group),
+        label_smoothing=label_smoothing, label_distribution=_parse_labels(labels),
+        temperature=temperature,
+    )  # fmt: skip
     for name in metric or []:
         check_metric(name, "reduced", model)
     values, seed = _parse_start(start, model.modes)
@@ -163,6 +174,9 @@ def train_command(
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     momentum: Annotated[float, typer.Option(help="Heavy-ball momentum.")] = 0.0,
     loss: LossOption = Loss.cross_entropy,
+    label_smoothing: Smoothing = 0.0,
+    labels: Labels = None,
+    temperature: Temperature = 1.0,
     reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
         Reduction.sum
     ),
@@ -181,7 +195,8 @@ def train_command(
 
     model = UFM(
         classes=classes, samples=samples, width=width, loss=loss.value, reduction=reduction.value,
-        group=_parse_group(group),
+        group=_parse_group(group), label_smoothing=label_smoothing,
+        label_distribution=_parse_labels(labels), temperature=temperature,
     )  # fmt: skip
     names = metric or ["loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual"]
     for name in names:
@@ -338,6 +353,19 @@ def _parse_group(text: str | None) -> tuple[int, ...] | None:
         ) from None
 
 
+def _parse_labels(path: Path | None) -> tuple[float, ...] | None:
+    if path is None:
+        return None
+    return tuple(_parse_numbers("labels", _read("labels", path)))
+
+
+def _read(name: str, path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"Cannot read the {name} from {str(path)!r}: {error}.") from None
+
+
 def _parse_numbers(name: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.replace(",", " ").split()]
@@ -350,11 +378,7 @@ def _parse_numbers(name: str, text: str) -> list[float]:
 def _parse_start(text: str, modes: int) -> tuple[list[float], int | None]:
     """The singular values, and the seed they were drawn with."""
     if text.startswith("@"):
-        try:
-            text = Path(text[1:]).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"Cannot read the start from {text[1:]!r}: {error}.") from None
-        return _parse_numbers("start", text), None
+        return _parse_numbers("start", _read("start", Path(text[1:]))), None
     if not text.startswith("uniform:"):
         return _parse_numbers("start", text), None
     import numpy as np

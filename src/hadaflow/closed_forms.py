@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from hadaflow.errors import InputError
 from hadaflow.model import MSE, UFM
-from hadaflow.states import RAW, Spectrum
+from hadaflow.states import RAW, Spectrum, check_units
 
 # Smaller ones are flushed to zero in compiled code.
 SMALLEST_TIME = 1e-300
@@ -44,6 +45,11 @@ def linearized(model: UFM, start: Any, times: Any, units: str | None = None) -> 
             "Argument `model` must be cross-entropy at depth 2 for the linearized solution, "
             f"but is {model.loss} at depth {model.depth}."
         )
+    if model.soft_labels or model.temperature != 1 or model.group is not None:
+        raise InputError(
+            "Argument `model` must have hard labels, temperature 1 and the Sylvester basis for the "
+            "linearized solution of Theorem 5."
+        )
     given = _one_spectrum(model, start, units)
     if np.any(given.C):
         raise InputError("Argument `start` must be balanced (C = 0) for the linearized solution.")
@@ -63,6 +69,28 @@ def mse_exact(model: UFM, start: Any, times: Any, units: str | None = None) -> n
     time_scale, value_scale = _scales(model, start, units)
     t = check_times("times", times) * time_scale
     return value_scale * mse_singular_values(model, given.a, given.C, t)
+
+
+def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
+    r"""Where the flow with soft labels settles, one value per free mode.
+
+    $$a^*_\chi = \frac{\tau}{K}\sum_g \mathrm{Re}\,\chi(g)\,\log q_g$$
+
+    in scaled units: the softmax equals the labels there. It is reached from a positive start when it
+    is positive; a mode whose value is negative dies instead.
+    """
+    if not model.soft_labels:
+        raise InputError(
+            "Argument `model` must have soft labels: else there is no finite fixed point."
+        )
+    q = model.label_probabilities
+    if np.any(q == 0):
+        raise InputError("Argument `model` must have labels that are positive for every class.")
+    logs = np.log(q)
+    with jax.ensure_compile_time_eval():  # a constant, also where a metric is being compiled
+        complement = model.basis.psi(logs[model.basis.representatives][1:])  # Σ (1 − Re χ) log q
+    a = model.temperature / model.classes * (np.sum(logs) - complement)
+    return a * (model.singular_value_scale if check_units(units) == RAW else 1.0)
 
 
 def _one_spectrum(model: UFM, start: Any, units: str | None) -> Spectrum:

@@ -162,11 +162,17 @@ class MatrixDescent:
     def _residual(self, Z):
         """Y − P(Z) over the loss divisor; the right class sums the wrong ones, so none cancels."""
         model = self.model
-        Y = jnp.broadcast_to(jnp.asarray(model.labels)[:, :, None], Z.shape)
+        if model.soft_labels:
+            shares = jax.nn.softmax(Z / model.temperature, axis=0)
+            rest = jnp.asarray(model.labels)[:, :, None] - shares
+            return rest / (model.temperature * model.loss_divisor)
+        Y = jnp.broadcast_to(jnp.asarray(model.one_hot)[:, :, None], Z.shape)
         if model.loss == MSE:
             return (Y - Z) / model.loss_divisor
+        scale = model.temperature * model.loss_divisor
+        Z = Z if model.temperature == 1 else Z / model.temperature
         e = jnp.exp(Z - jnp.max(Z, axis=0, keepdims=True))
-        share = e / (jnp.sum(e, axis=0, keepdims=True) * model.loss_divisor)
+        share = e / (jnp.sum(e, axis=0, keepdims=True) * scale)
         wrong = jnp.where(Y == 0, share, 0.0)
         return jnp.where(Y == 0, -wrong, jnp.sum(wrong, axis=0, keepdims=True))
 

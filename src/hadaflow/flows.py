@@ -73,7 +73,16 @@ class ReducedFlow:
             return jnp.log(value / jnp.sum(self.model.nontrivial(a)))
         if self.target is PathLength:
             return 1.0 - y[0] / value
+        if self.target is Steady:
+            return jnp.log(self._fastest(a, args) / value)
         return jnp.ones(())
+
+    def _fastest(self, a, args):
+        """The largest relative rate of change; a mode that has died counts no more."""
+        direction, slowness = self.model.padded_drive(a)
+        rate = jnp.abs(self._mobility(a, args) * direction) * jnp.exp(-slowness)
+        alive = (a > 1e-12 * jnp.max(a)) | (direction > 0) & (a > 0)
+        return jnp.max(jnp.where(alive, rate / jnp.where(a > 0, a, 1.0), 0.0)) + 1e-300
 
 
 @dataclasses.dataclass(frozen=True)

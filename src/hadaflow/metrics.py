@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.closed_forms import fixed_point
 from hadaflow.distances import (
     alignment,
     collapse_deviation,
@@ -61,7 +62,16 @@ REDUCED: dict[str, Callable[..., Any]] = {
     "alignment_w": _layer_alignment(1),
     "alignment_h": _layer_alignment(-1),
     "alignment_z": _of_nontrivial(alignment),
+    "label_divergence": lambda model, a, C: _label_divergence(model, a),
 }
+
+
+def _label_divergence(model: UFM, a):
+    r"""$\sum_i a_i^*\log(a_i^*/a_i) - a_i^* + a_i$ from the fixed point of the labels: it only falls."""
+    goal = np.maximum(fixed_point(model), 0.0)
+    positive = goal > 0
+    logs = jnp.log(jnp.where(positive, goal, 1.0)) - jnp.log(jnp.where(positive, a, 1.0))
+    return jnp.sum(model.nontrivial(goal * logs - goal + a))
 
 
 def _samples(model: UFM) -> float:
@@ -150,7 +160,7 @@ def _off_diagonal(model, factors):
 
 def _margin(model, factors):
     Z = model.logits(factors)
-    Y = jnp.asarray(model.labels)
+    Y = jnp.asarray(model.one_hot)
     right = jnp.sum(Y * Z, axis=0, keepdims=True)
     return smallest(jnp.where(Y == 0, right - Z, jnp.inf))
 
@@ -279,6 +289,8 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
         return
     if model.depth == 1 and metric in _TWO_LAYERS:
         raise InputError(f"Metric `{metric}` is about W and H and needs `depth` = 2.")
+    if metric == "label_divergence":
+        fixed_point(model)  # refuses a model without one
     table, other = (FULL, REDUCED) if view == "full" else (REDUCED, FULL)
     if metric in table:
         return

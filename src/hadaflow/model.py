@@ -21,6 +21,7 @@ import numpy as np
 
 from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis, pad, with_front
 from hadaflow.errors import InputError, check_whole_number
+from hadaflow.labels import check_labels, difference_table
 from hadaflow.precision import float64
 from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
 
@@ -43,6 +44,10 @@ class UFM:
         group: Orders of the cyclic factors of an abelian group on the classes, such as (10,) or
             (2, 4), whose characters replace the Sylvester columns; $Z_2^m$ when left out. A reduced
             state then has one singular value for each pair of conjugate characters.
+        label_smoothing: Share s of every label that is spread evenly over all classes.
+        label_distribution: Soft labels instead: the probability of each class for a sample of class
+            0, classes in the order of the group; for class h shifted by h. The same for g and −g.
+        temperature: Logits are divided by it before the softmax.
 
     Examples:
         >>> UFM(classes=8).modes
@@ -56,6 +61,9 @@ class UFM:
     loss: str = CROSS_ENTROPY
     reduction: str = "sum"
     group: tuple[int, ...] | None = None
+    label_smoothing: float = 0.0
+    label_distribution: tuple[float, ...] | None = None
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("classes", "samples", "depth"):
@@ -87,6 +95,36 @@ class UFM:
         if self.reduction not in ("sum", "mean"):
             raise InputError(
                 f'Argument `reduction` must be "sum" or "mean", but is {self.reduction!r}.'
+            )
+
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        for name in ("label_smoothing", "temperature"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
+                raise InputError(f"Argument `{name}` must be a number, but is {value!r}.")
+            object.__setattr__(self, name, float(value))
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(
+                "Argument `label_smoothing` must be from 0 to below 1, "
+                f"but is {self.label_smoothing!r}."
+            )
+        if not 0 < self.temperature < math.inf:
+            raise InputError(
+                f"Argument `temperature` must be a positive number, but is {self.temperature!r}."
+            )
+        if self.label_distribution is not None:
+            if self.label_smoothing:
+                raise InputError(
+                    "Give one of `label_smoothing` and `label_distribution`, but not both."
+                )
+            checked = check_labels(self.label_distribution, self.basis)
+            object.__setattr__(self, "label_distribution", None if checked[0] == 1 else checked)
+        if self.loss == MSE and (self.soft_labels or self.temperature != 1):
+            raise InputError(
+                'Soft labels and temperature need loss = "cross_entropy": with MSE there is no '
+                "softmax."
             )
 
     # --- shape and scale -------------------------------------------------------------------------
@@ -135,6 +173,30 @@ class UFM:
     def loss_divisor(self) -> int:
         return self.classes * self.samples if self.reduction == "mean" else 1
 
+    @property
+    def soft_labels(self) -> bool:
+        """Is any label other than one-hot? Then the flow settles at a finite point."""
+        return self.label_smoothing > 0 or self.label_distribution is not None
+
+    @property
+    def settles(self) -> bool:
+        """Does the flow end at a finite point, instead of growing for ever?"""
+        return self.loss == MSE or self.soft_labels
+
+    @functools.cached_property
+    def label_probabilities(self) -> np.ndarray:
+        """q: the probability of every class for a sample of class 0."""
+        if self.label_distribution is not None:
+            return np.array(self.label_distribution)
+        smooth = np.full(self.classes, self.label_smoothing / self.classes)
+        smooth[0] += 1 - self.label_smoothing
+        return smooth
+
+    @functools.cached_property
+    def _folded_labels(self) -> np.ndarray:
+        """Q at the first member of every class of the basis, the trivial one in front."""
+        return self.label_probabilities[self.basis.representatives]
+
     def scaled(self, start: Any, units: str | None = None) -> Spectrum:
         """`start` (a spectrum or a list of numbers) checked against the model, in scaled units.
 
@@ -179,8 +241,13 @@ class UFM:
         return direction[..., 1:], slowness
 
     def padded_drive(self, a):
-        """`drive` of an array with a zero in front for the trivial mode; so has the direction."""
+        r"""`drive` of an array with a zero in front for the trivial mode; so has the direction.
+
+        Soft labels: $y - \nu$ itself, which has no slowness, with $1 - y = \Psi q$.
+        """
         x = self.basis.padded_psi(a)
+        if self.temperature != 1:
+            x = x / self.temperature
         margins = with_front(x, jnp.inf)
         weights = self.basis.weights
         smallest = jnp.min(margins, axis=-1, keepdims=True)
@@ -188,7 +255,14 @@ class UFM:
         counted = e if weights is None else e * weights
         total = jnp.sum(counted, axis=-1, keepdims=True)
         soft_minimum = (smallest - jnp.log(total))[..., 0]
-        return self.basis.padded_psi(e) / total, jax.nn.softplus(soft_minimum)
+        direction, slowness = self.basis.padded_psi(e) / total, jax.nn.softplus(soft_minimum)
+        if self.soft_labels:
+            missing = self.basis.padded_psi(jnp.asarray(self._folded_labels, a.dtype))
+            direction = direction * jnp.exp(-slowness)[..., None] - missing
+            slowness = jnp.zeros_like(slowness)
+        if self.temperature != 1:
+            direction = direction / self.temperature
+        return direction, slowness
 
     @float64
     def mobility(self, a, C=0.0):
@@ -234,18 +308,22 @@ class UFM:
             return jnp.sum(self.all_values((1.0 - self.classes * a) ** 2), axis=-1) / (
                 2 * self.classes
             )
-        return jax.nn.softplus(self._log_wrong(a))
+        energy = jax.nn.softplus(self._log_wrong(a))
+        if not self.soft_labels:
+            return energy
+        counted = self._folded_labels[1:] * self.basis.multiplicity / self.temperature
+        return energy + jnp.asarray(self.basis.psi(a)) @ counted
 
     @float64
     def log_energy(self, a):
         """Log of `energy`, exact where the energy itself underflows."""
-        if self.loss == MSE:
+        if self.settles:
             return jnp.log(self.energy(a))
         return log_softplus(self._log_wrong(a))
 
     def _log_wrong(self, a):
         """Log Σ e^{−margin} over the wrong classes."""
-        exponents = -jnp.asarray(self.basis.psi(a))
+        exponents = -jnp.asarray(self.basis.psi(a)) / self.temperature
         if self.basis.weights is not None:
             exponents = exponents + np.log(self.basis.weights[1:])
         return jax.nn.logsumexp(exponents, axis=-1)
@@ -264,12 +342,20 @@ class UFM:
     # --- full view, raw units --------------------------------------------------------------------
 
     @functools.cached_property
-    def labels(self) -> np.ndarray:
-        """One-hot label matrix Y = I ⊗ 1ᵀ, K × Kn, samples in class order."""
+    def one_hot(self) -> np.ndarray:
+        """I ⊗ 1ᵀ, K × Kn: the class of every sample, samples in class order."""
         return np.kron(np.eye(self.classes), np.ones((1, self.samples)))
 
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """Label matrix Y, K × Kn: one-hot, or the soft labels of every sample."""
+        if not self.soft_labels:
+            return self.one_hot
+        shifted = self.label_probabilities[difference_table(self.basis.group)]
+        return np.repeat(shifted, self.samples, axis=1)
+
     def _labels_like(self, Z):
-        return jnp.broadcast_to(jnp.asarray(self.labels, Z.dtype), Z.shape)
+        return jnp.broadcast_to(jnp.asarray(self.one_hot, Z.dtype), Z.shape)
 
     def logits(self, factors):
         """Z, the product of the factors; leading axes batched."""
@@ -283,11 +369,16 @@ class UFM:
         Y = self._labels_like(Z)
         if self.loss == MSE:
             return Y - Z, jnp.zeros_like(Z[..., 0, 0])
-        log_p = jax.nn.log_softmax(Z, axis=-2)
+        log_p = jax.nn.log_softmax(Z / self.temperature, axis=-2)
+        if self.soft_labels:
+            residual = jnp.asarray(self.labels, Z.dtype) - jnp.exp(log_p)
+            return residual / self.temperature, jnp.zeros_like(Z[..., 0, 0])
         wrong_log_p = jnp.where(Y == 0, log_p, -jnp.inf)
         largest = jnp.max(wrong_log_p, axis=(-2, -1), keepdims=True)
         wrong = jnp.exp(wrong_log_p - largest)
         direction = Y * jnp.sum(wrong, axis=-2, keepdims=True) - wrong
+        if self.temperature != 1:
+            direction = direction / self.temperature
         return direction, -largest[..., 0, 0]
 
     @float64
@@ -320,6 +411,10 @@ class UFM:
         Y = self._labels_like(Z)
         if self.loss == MSE:
             return jnp.log(jnp.sum((Y - Z) ** 2, axis=-2) / 2)
+        Z = Z / self.temperature
+        if self.soft_labels:
+            mean = jnp.sum(jnp.asarray(self.labels, Z.dtype) * Z, axis=-2)
+            return jnp.log(jax.nn.logsumexp(Z, axis=-2) - mean)
         right = jnp.sum(Y * Z, axis=-2, keepdims=True)
         wrong = jnp.where(Y == 0, Z - right, -jnp.inf)
         return log_softplus(jax.nn.logsumexp(wrong, axis=-2))

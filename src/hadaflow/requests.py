@@ -8,14 +8,15 @@ import numpy as np
 
 from hadaflow.closed_forms import check_times
 from hadaflow.errors import InputError, check_whole_number
-from hadaflow.model import MSE, UFM
+from hadaflow.model import UFM
 from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW, Parameters
 from hadaflow.steppers import METHODS
 from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target, Time
 
 LN10 = math.log(10.0)
-AUTO_METHOD = "tsit5"
+AUTO_METHOD, STIFF_METHOD = "tsit5", "kvaerno5"
+_LARGEST_STIFF = 512  # modes; the implicit method solves dense systems
 _FIRST_SAVED = -2.0  # log10 of the first saved time, unless the run is shorter
 _RESOLUTION = (
     1e-16  # rounding of log a shifts the time of collapse by about this over the tolerance
@@ -156,11 +157,17 @@ def make_request(
         units=model.result_units(start, units),
         points=points,
         rtol=float(rtol),
-        method=AUTO_METHOD if method == "auto" else method,
+        method=_automatic(model, isinstance(start, Parameters)) if method == "auto" else method,
         progress=progress,
         full=isinstance(start, Parameters),
         seed=getattr(start, "seed", None),
     )
+
+
+def _automatic(model: UFM, full: bool) -> str:
+    """In log time a flow that settles is stiff: its rate, of order one in t, grows like t in log t."""
+    stiff = model.soft_labels and not full and model.modes <= _LARGEST_STIFF
+    return STIFF_METHOD if stiff else AUTO_METHOD
 
 
 def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target | None:
@@ -171,13 +178,13 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
     if until is None:
         if given:
             return None
-        return Steady() if model.loss == MSE else Collapse()
+        return Steady() if model.settles else Collapse()
     if not isinstance(until, Target):
         raise InputError(
             "Argument `until` must be Time, Collapse, Norm, PathLength or Steady, "
             f"but is {until!r}."
         )
-    if isinstance(until, Steady) and model.loss != MSE:
+    if isinstance(until, Steady) and not model.settles:
         raise InputError(
             "Argument `until` cannot be Steady for cross-entropy, whose norm grows for ever: "
             "use Collapse or Time."

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hadaflow.closed_forms import mse_path_length, mse_singular_values
+from hadaflow.closed_forms import fixed_point, mse_path_length, mse_singular_values
 from hadaflow.errors import InputError
 from hadaflow.flows import FullFlow, ReducedFlow
 from hadaflow.initial import compress
@@ -113,6 +113,8 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
                 f"Singular values that start at zero stay zero (mode {named}), so the direction "
                 "never becomes uniform: ask for a time, a norm or a path length instead."
             )
+        if limit := _settles_elsewhere(model, until.tolerance):
+            return "never-collapses", limit
         if a.any() and _deviation(model.nontrivial(start.a)) <= until.tolerance:
             return _ending(request, "event", 0.0)
     if isinstance(until, Norm) and model.nontrivial(start.a).sum() >= request.target_value:
@@ -120,6 +122,20 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
     if isinstance(until, Norm | PathLength) and dead.all():
         return "failed", "All singular values start at zero: nothing moves."
     return None
+
+
+def _settles_elsewhere(model: UFM, tolerance: float) -> str:
+    """What to say when soft labels hold the flow at a direction that is not uniform; else nothing."""
+    if not model.soft_labels or np.any(model.label_probabilities == 0):
+        return ""
+    limit = model.nontrivial(np.maximum(fixed_point(model), 0.0))
+    if _deviation(limit) <= tolerance:
+        return ""
+    shown = ", ".join(f"{v:.4g}" for v in np.maximum(fixed_point(model), 0.0)[:8] / limit.sum())
+    return (
+        f"The labels hold the flow at the direction ({shown}{', …' if model.modes > 8 else ''}), "
+        f"which is not uniform to {tolerance:g}: ask for Steady() or a time instead."
+    )
 
 
 def _deviation(a: np.ndarray) -> Any:
