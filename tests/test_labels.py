@@ -253,3 +253,39 @@ def test_from_the_command_line(monkeypatch, capsys, tmp_path):
             cli.main()
         out, err = capsys.readouterr()
         assert end.value.code == 2 and out == "" and err.count("\n") == 1
+
+
+# --- how large a step may be ---------------------------------------------------------------------
+
+
+def test_stability_limit_of_smoothing_is_the_formula():
+    """η < K/(a* s (1 + (K−1)(1−s))), a* raw, n = 1; 2.554 at K = 8, s = 0.1."""
+    for K, s in ((8, 0.1), (4, 0.3), (16, 0.05)):
+        model = hf.UFM(K, label_smoothing=s)
+        a = math.log(1 + K * (1 - s) / s)
+        formula = K / (a * s * (1 + (K - 1) * (1 - s)))
+        assert hf.stability_limit(model) == pytest.approx(formula, rel=1e-10)
+    assert hf.stability_limit(hf.UFM(8, label_smoothing=0.1)) == pytest.approx(2.554, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "momentum"),
+    [
+        ({"label_smoothing": 0.1}, 0.0),
+        ({"label_smoothing": 0.1}, 0.5),
+        ({"label_smoothing": 0.2, "samples": 3, "reduction": "mean"}, 0.0),
+        ({"label_smoothing": 0.2, "depth": 1}, 0.0),
+        ({"label_distribution": HIERARCHY, "temperature": 1.5}, 0.0),
+        ({"label_smoothing": 0.2, "group": (2, 4)}, 0.0),
+    ],
+)
+def test_descent_settles_below_the_limit_and_not_above(options, momentum):
+    model = hf.UFM(8, **options)
+    limit, goal = hf.stability_limit(model, momentum), hf.fixed_point(model)
+    rng = np.random.default_rng(0)
+    start = hf.spectrum(goal * (1 + 1e-4 * rng.standard_normal(model.modes)))
+    ends = []
+    for share in (0.97, 1.03):
+        run = hf.descend(model, start, 2000, share * limit, momentum=momentum, progress=None)
+        ends.append(np.abs(run.a[-1] / goal - 1).max())
+    assert ends[0] < 1e-7 < 1e-3 < ends[1]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hadaflow.bases import AbelianGroup, Sylvester, cyclic, diagonalizes_softmax
     from hadaflow.closed_forms import fixed_point, linearized, mse_exact
-    from hadaflow.descent import descend
+    from hadaflow.descent import descend, stability_limit
     from hadaflow.errors import InputError
     from hadaflow.initial import (
         distance_from_hadamard,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _HOME = {
     "bases": ["AbelianGroup", "Sylvester", "cyclic", "diagonalizes_softmax"],
     "closed_forms": ["fixed_point", "linearized", "mse_exact"],
-    "descent": ["descend"],
+    "descent": ["descend", "stability_limit"],
     "errors": ["InputError"],
     "initial": [
         "distance_from_hadamard",
@@ -62,7 +62,7 @@ __all__ = [  # noqa: RUF022 (in the order of use)
     "solve", "Time", "Collapse", "Norm", "PathLength", "Steady", "descend",
     "Trajectory", "load", "measure", "rate", "metric_names",
     "margins", "max_margin", "MaxMargin", "linearized", "mse_exact",
-    "fixed_point", "hierarchical_labels", "walsh_hadamard", "InputError",
+    "fixed_point", "hierarchical_labels", "stability_limit", "walsh_hadamard", "InputError",
 ]  # fmt: skip
 
 

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hadaflow.closed_forms import fixed_point
 from hadaflow.errors import InputError, check_whole_number
 from hadaflow.initial import compress, layer_singular_values
 from hadaflow.model import MSE, UFM
-from hadaflow.precision import double_precision
+from hadaflow.precision import double_precision, float64
 from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.states import RAW, Parameters, Spectrum
 from hadaflow.trajectory import Trajectory
@@ -106,6 +107,33 @@ def descend(
         settings=settings,
         diagnostics={"wall_seconds": time.perf_counter() - began},
     )
+
+
+def stability_limit(model: UFM, momentum: float = 0.0) -> float:
+    r"""The learning rate up to which descent stays at the fixed point of soft labels.
+
+    Balanced layers, perturbed in their singular values. Near the fixed point a step multiplies the
+    perturbation by $1 - 2\eta\sqrt n\,A\,\partial\nu/\partial a$ with $A = \mathrm{diag}(a^*)$ (by
+    $1 - \eta\sqrt n\,\partial\nu/\partial a$ at depth 1); heavy ball stretches the limit by
+    1 + momentum. For smoothing $s$ and n = 1 it is $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
+    """
+    _check_numbers(1.0, momentum)
+    a = fixed_point(model)
+    if np.any(a <= 0):
+        raise InputError(
+            "Argument `model` must have a fixed point with positive singular values: a mode whose "
+            "value is negative dies, and descent settles elsewhere."
+        )
+
+    @float64
+    def slopes(a):
+        return -jax.jacfwd(lambda v: model.drive(v)[0])(a)
+
+    # a′ ∂g/∂a′ is the same in raw units; at depth 1 the raw derivative is K√n times smaller.
+    factor = 2 * a[:, None] if model.depth == 2 else 1 / model.singular_value_scale
+    largest = float(np.max(np.linalg.eigvals(factor * slopes(a)).real))
+    limit = 2 * model.loss_divisor / (math.sqrt(model.samples) * largest)
+    return limit * (1 + momentum)
 
 
 def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
