@@ -55,6 +55,9 @@ Labels = Annotated[
     Path | None,
     typer.Option(help="File of soft labels: the probability of each class for class 1, K numbers."),
 ]
+Decay = Annotated[
+    str | None, typer.Option(help="L2 penalty: one number, or those of W and H with a comma.")
+]
 Group = Annotated[
     str | None,
     typer.Option(help="Abelian group on the classes, such as 10 or 2x4 [default: 2x2x…]."),
@@ -111,6 +114,7 @@ def solve_command(
     label_smoothing: Smoothing = 0.0,
     labels: Labels = None,
     temperature: Temperature = 1.0,
+    weight_decay: Decay = None,
     units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
         Units.scaled
     ),
@@ -132,7 +136,7 @@ def solve_command(
     model = UFM(
         classes=classes, samples=samples, depth=depth, loss=loss.value, group=_parse_group(group),
         label_smoothing=label_smoothing, label_distribution=_parse_labels(labels),
-        temperature=temperature,
+        temperature=temperature, weight_decay=_parse_decay(weight_decay),
     )  # fmt: skip
     for name in metric or []:
         check_metric(name, "reduced", model)
@@ -177,6 +181,7 @@ def train_command(
     label_smoothing: Smoothing = 0.0,
     labels: Labels = None,
     temperature: Temperature = 1.0,
+    weight_decay: Decay = None,
     reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
         Reduction.sum
     ),
@@ -197,6 +202,7 @@ def train_command(
         classes=classes, samples=samples, width=width, loss=loss.value, reduction=reduction.value,
         group=_parse_group(group), label_smoothing=label_smoothing,
         label_distribution=_parse_labels(labels), temperature=temperature,
+        weight_decay=_parse_decay(weight_decay),
     )  # fmt: skip
     names = metric or ["loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual"]
     for name in names:
@@ -357,6 +363,13 @@ def _parse_labels(path: Path | None) -> tuple[float, ...] | None:
     if path is None:
         return None
     return tuple(_parse_numbers("labels", _read("labels", path)))
+
+
+def _parse_decay(text: str | None) -> float | tuple[float, float]:
+    values = [0.0] if text is None else _parse_numbers("weight-decay", text)
+    if len(values) not in (1, 2):
+        raise InputError(f"Argument `weight_decay` must be one or two numbers, but is {text!r}.")
+    return values[0] if len(values) == 1 else (values[0], values[1])
 
 
 def _read(name: str, path: Path) -> str:

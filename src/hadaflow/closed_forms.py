@@ -1,5 +1,6 @@
-"""What can be solved by hand: MSE from any Hadamard start, and linearized cross-entropy."""
+"""What can be solved by hand: MSE from any Hadamard start, linearized cross-entropy, fixed points."""
 
+import math
 from typing import Any
 
 import jax
@@ -45,10 +46,10 @@ def linearized(model: UFM, start: Any, times: Any, units: str | None = None) -> 
             "Argument `model` must be cross-entropy at depth 2 for the linearized solution, "
             f"but is {model.loss} at depth {model.depth}."
         )
-    if model.soft_labels or model.temperature != 1 or model.group is not None:
+    if model.settles or model.temperature != 1 or model.group is not None:
         raise InputError(
-            "Argument `model` must have hard labels, temperature 1 and the Sylvester basis for the "
-            "linearized solution of Theorem 5."
+            "Argument `model` must have hard labels, temperature 1, no `weight_decay` and the "
+            "Sylvester basis for the linearized solution of Theorem 5."
         )
     given = _one_spectrum(model, start, units)
     if np.any(given.C):
@@ -65,6 +66,8 @@ def mse_exact(model: UFM, start: Any, times: Any, units: str | None = None) -> n
     """
     if model.loss != MSE:
         raise InputError(f'Argument `model` must have loss="mse", but has {model.loss!r}.')
+    if model.penalized:
+        raise InputError("Argument `model` must have no `weight_decay` for the exact MSE solution.")
     given = _one_spectrum(model, start, units)
     time_scale, value_scale = _scales(model, start, units)
     t = check_times("times", times) * time_scale
@@ -72,13 +75,26 @@ def mse_exact(model: UFM, start: Any, times: Any, units: str | None = None) -> n
 
 
 def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
-    r"""Where the flow with soft labels settles, one value per free mode.
+    r"""Where the flow with soft labels or with penalties settles, one value per free mode.
 
     $$a^*_\chi = \frac{\tau}{K}\sum_g \mathrm{Re}\,\chi(g)\,\log q_g$$
 
     in scaled units: the softmax equals the labels there. It is reached from a positive start when it
     is positive; a mode whose value is negative dies instead.
+
+    With penalties $a^* = \sqrt n\log(K/\bar\lambda - K + 1)$ (raw) for every mode,
+    $\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$, and zero from $\bar\lambda = 1$ on.
     """
+    if model.penalized:
+        if model.soft_labels or model.temperature != 1 or model.loss == MSE:
+            raise InputError(
+                "Argument `model` must have hard labels, temperature 1 and cross-entropy: with "
+                "penalties beside others there is no closed form; `solve` until Steady() finds it."
+            )
+        strength, K = min(model.decay_strength, 1.0), model.classes
+        raw = math.sqrt(model.samples) * math.log(K / strength - K + 1)
+        scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
+        return np.full(model.modes, raw / scale)
     if not model.soft_labels:
         raise InputError(
             "Argument `model` must have soft labels: else there is no finite fixed point."

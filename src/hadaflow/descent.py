@@ -118,6 +118,8 @@ def stability_limit(model: UFM, momentum: float = 0.0) -> float:
     1 + momentum. For smoothing $s$ and n = 1 it is $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
     """
     _check_numbers(1.0, momentum)
+    if model.penalized:
+        raise InputError("Argument `model` must have no `weight_decay` for this limit.")
     a = fixed_point(model)
     if np.any(a <= 0):
         raise InputError(
@@ -185,7 +187,8 @@ class MatrixDescent:
             return (self._residual(factors[0]),)
         W, H = factors
         R = self._residual(_contract(W, H))
-        return _contract(R, jnp.swapaxes(H, 0, 1)), _contract(jnp.swapaxes(W, 0, 1), R)
+        moved = _contract(R, jnp.swapaxes(H, 0, 1)), _contract(jnp.swapaxes(W, 0, 1), R)
+        return self.model.decayed(factors, moved)
 
     def _residual(self, Z):
         """Y − P(Z) over the loss divisor; the right class sums the wrong ones, so none cancels."""
@@ -225,7 +228,9 @@ class SpectralDescent:
         direction, slowness = model.drive(a / model.singular_value_scale)
         rate = jnp.exp(-slowness)[..., None] * (math.sqrt(model.samples) / model.loss_divisor)
         h = direction * rate
-        return (h,) if len(layers) == 1 else (h * layers[1], h * layers[0])
+        if len(layers) == 1:
+            return (h,)
+        return model.decayed(layers, (h * layers[1], h * layers[0]))
 
 
 # --- the loop ------------------------------------------------------------------------------------

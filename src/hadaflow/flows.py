@@ -7,6 +7,7 @@ only as $e^{u - \text{slowness}}$, and nothing freezes, because $1 - p$ is never
 """
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -86,6 +87,64 @@ class ReducedFlow:
 
 
 @dataclasses.dataclass(frozen=True)
+class PenalizedFlow:
+    r"""Singular values under L2 penalties, where $C$ moves too.
+
+    The state is the path length and, for each mode, the growth of $\log a$ and of
+    $\rho = \frac12\log(\alpha/\beta)$ since the start:
+    $(\log a)' = g\cosh2\rho - \lambda_W - \lambda_H$, $2\rho' = -g\sinh2\rho - \lambda_W + \lambda_H$,
+    in scaled time. `args` = (log a₀, ρ₀, target), the first two without the trivial mode of
+    cross-entropy.
+    """
+
+    model: UFM
+    target: type | None
+
+    def values(self, y, args) -> Any:
+        """Scaled a and C of one or many states, NumPy arrays too."""
+        xp = np if isinstance(y, np.ndarray) else jnp
+        modes = self.model.modes
+        a = xp.exp(args[0] + y[..., 1 : 1 + modes])
+        return a, 2 * a * xp.sinh(2 * (args[1] + y[..., 1 + modes :]))
+
+    def _rates(self, y, args):
+        a, _ = self.values(y, args)
+        twice = 2 * (args[1] + y[1 + self.model.modes :])
+        direction, slowness = self.model.drive(a)
+        g = jnp.asarray(direction) * jnp.exp(-slowness)
+        first, second = self.model.scaled_decays
+        return a, g * jnp.cosh(twice) - first - second, -(g * jnp.sinh(twice) + first - second) / 2
+
+    def velocity(self, u, y, args):
+        a, growth, turn = self._rates(y, args)
+        speed = _length(self.model.all_values(a * growth))
+        return jnp.concatenate([speed[None], growth, turn]) * jnp.exp(u)
+
+    def error_scale(self, y, args):
+        a, _ = self.values(y, args)
+        return jnp.concatenate([(y[0] + jnp.sum(a) + 1e-290)[None], jnp.ones(2 * self.model.modes)])
+
+    def disarmed(self, args):
+        return _disarmed(self.target, args)
+
+    def watch(self, y, args):
+        a, value = self.values(y, args)[0], args[2]
+        shown = self.model.nontrivial(a)
+        if self.target is Collapse:
+            return jnp.log(collapse_deviation(shown) / value)
+        if self.target is Norm:
+            return jnp.log(value / jnp.sum(shown))
+        if self.target is PathLength:
+            return 1.0 - y[0] / value
+        if self.target is Steady:
+            a, growth, turn = self._rates(y, args)
+            counts = (a > 1e-14) & (a > 1e-12 * jnp.max(a)) | (growth > 0) & (a > 0)
+            fastest = jnp.maximum(jnp.abs(growth), jnp.abs(turn))
+            return jnp.log((jnp.max(jnp.where(counts, fastest, 0.0)) + 1e-300) / value)
+        return jnp.ones(())
+
+
+@dataclasses.dataclass(frozen=True)
 class FullFlow:
     """Parameter matrices; the state is (factors, path length), `args` = (target,)."""
 
@@ -97,6 +156,12 @@ class FullFlow:
         direction, slowness = self.model.full_drive(self.model.logits(factors))
         rate = jnp.exp(u - slowness) / self.model.time_scale
         moved = tuple(v * rate for v in self.model.pull_back(factors, direction))
+        if self.model.penalized:
+            pull = jnp.exp(u)
+            moved = tuple(
+                v - d * pull * f
+                for v, f, d in zip(moved, factors, self.model.scaled_decays, strict=True)
+            )
         return moved, jnp.sqrt(sum(jnp.sum(v**2) for v in moved))
 
     def _fastest(self, factors):
@@ -110,9 +175,21 @@ class FullFlow:
         if len(factors) == 1:
             return jnp.linalg.norm(residual) / jnp.linalg.norm(factors[0])
         W, H = factors
-        Q, R = jnp.linalg.qr(jnp.concatenate([W, H.T]))
-        Q = jnp.where((jnp.diagonal(R) != 0)[None, :], Q, 0.0)
-        moved = jnp.concatenate([residual @ Q[len(W) :], residual.T @ Q[: len(W)]])
+        T = jnp.concatenate([W, H.T])
+        if self.model.penalized:
+            # A direction that has died, or that is rounding, shrinks for ever and counts no more.
+            Q, sizes, _ = jnp.linalg.svd(T, full_matrices=False)
+            Q = jnp.where((sizes > 1e-10 * sizes[0])[None, :], Q, 0.0)
+        else:
+            Q, R = jnp.linalg.qr(T)
+            Q = jnp.where((jnp.diagonal(R) != 0)[None, :], Q, 0.0)
+        first, second = self.model.scaled_decays
+        moved = jnp.concatenate(
+            [
+                residual @ Q[len(W) :] - first * Q[: len(W)],
+                residual.T @ Q[: len(W)] - second * Q[len(W) :],
+            ]
+        )
         return jnp.linalg.norm(moved, 2)
 
     def error_scale(self, y, args):

@@ -413,16 +413,25 @@ def _reduced_velocity(model: UFM, arrays, flow: str):
     a, C = arrays
     direction, slowness = model.drive(a)
     velocity = model.mobility(a, C) * direction
-    if flow == "normalized":
-        velocity = velocity / jnp.linalg.norm(model.all_values(velocity))
-    else:
+    drift = jnp.zeros_like(C)
+    if flow == "gradient" or model.penalized:
         velocity = velocity * jnp.exp(-slowness)
-    return velocity, jnp.zeros_like(C)
+    if model.penalized:
+        lost, drift_lost = model.decay(a, C)
+        velocity, drift = velocity - lost, drift - drift_lost
+    if flow == "normalized":
+        length = jnp.linalg.norm(model.all_values(velocity))
+        return velocity / length, drift / length
+    return velocity, drift
 
 
 def _full_velocity(model: UFM, factors, flow: str):
     direction, slowness = model.full_drive(model.logits(factors))
     velocity = model.pull_back(factors, direction)
+    if model.penalized:
+        slow = jnp.exp(-slowness)
+        velocity = model.decayed(factors, tuple(v * slow for v in velocity))
+        slowness = jnp.zeros_like(slowness)
     if flow == "normalized":
         length = jnp.sqrt(sum(jnp.sum(v**2) for v in velocity))
         return tuple(v / length for v in velocity)

@@ -48,6 +48,8 @@ class UFM:
         label_distribution: Soft labels instead: the probability of each class for a sample of class
             0, classes in the order of the group; for class h shifted by h. The same for g and −g.
         temperature: Logits are divided by it before the softmax.
+        weight_decay: λ_W and λ_H of the penalties $\frac{\lambda_W}2\|W\|^2 + \frac{\lambda_H}2\|H\|^2$,
+            one number for both or a pair, in the units of the matrices. Depth 2.
 
     Examples:
         >>> UFM(classes=8).modes
@@ -64,6 +66,7 @@ class UFM:
     label_smoothing: float = 0.0
     label_distribution: tuple[float, ...] | None = None
     temperature: float = 1.0
+    weight_decay: float | tuple[float, float] = 0.0
 
     def __post_init__(self) -> None:
         for name in ("classes", "samples", "depth"):
@@ -98,6 +101,7 @@ class UFM:
             )
 
         self._check_labels()
+        object.__setattr__(self, "weight_decay", _check_decay(self.weight_decay, self.depth))
 
     def _check_labels(self) -> None:
         for name in ("label_smoothing", "temperature"):
@@ -181,7 +185,27 @@ class UFM:
     @property
     def settles(self) -> bool:
         """Does the flow end at a finite point, instead of growing for ever?"""
-        return self.loss == MSE or self.soft_labels
+        return self.loss == MSE or self.soft_labels or self.penalized
+
+    @property
+    def penalized(self) -> bool:
+        return self.decays != (0.0, 0.0)
+
+    @property
+    def decays(self) -> tuple[float, float]:
+        """λ_W and λ_H."""
+        assert isinstance(self.weight_decay, tuple)
+        return self.weight_decay
+
+    @property
+    def scaled_decays(self) -> tuple[float, float]:
+        """λ_W and λ_H per unit of scaled time."""
+        return self.decays[0] / self.time_scale, self.decays[1] / self.time_scale
+
+    @property
+    def decay_strength(self) -> float:
+        r"""$\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$ (Kn times it for a mean): at 1 all modes die."""
+        return math.sqrt(self.decays[0] * self.decays[1] / self.samples) * self.loss_divisor
 
     @functools.cached_property
     def label_probabilities(self) -> np.ndarray:
@@ -276,6 +300,11 @@ class UFM:
         r"""$da/dt$ in scaled units, Eq. (9): $w(a)\,b/D$. Leading axes batched."""
         direction, slowness = self.drive(a)
         return self.mobility(a, C) * direction * jnp.exp(-slowness)[..., None]
+
+    def decay(self, a, C):
+        """What the penalties take from a and C per unit of scaled time."""
+        w, (first, second) = self.mobility(a, C), self.scaled_decays
+        return (first + second) * a, (2 * first) * (w + C / 2) - (2 * second) * (w - C / 2)
 
     def displaced(self, log_a0, excess, delta) -> Any:
         r"""Singular values after the force has acted by $\delta = \int g\,dt$ on $a_0$.
@@ -396,15 +425,22 @@ class UFM:
         return residual @ jnp.swapaxes(H, -1, -2), jnp.swapaxes(W, -1, -2) @ residual
 
     def gradient(self, state: Parameters) -> Parameters:
-        """Gradient of the loss with respect to the parameter matrices."""
+        """Gradient of the loss, penalties included, with respect to the parameter matrices."""
         self.check_parameters(state)
 
         @float64
         def gradient(*factors):
             Z = self.logits(factors)
-            return tuple(-p for p in self.pull_back(factors, jnp.asarray(self.residual(Z))))
+            moved = self.pull_back(factors, jnp.asarray(self.residual(Z)))
+            return tuple(-p for p in self.decayed(factors, moved))
 
         return Parameters(tuple(gradient(*state.factors)))
+
+    def decayed(self, factors, moved):
+        """Velocities of the factors with the pull of the penalties added; raw time."""
+        if not self.penalized:
+            return moved
+        return tuple(v - d * f for v, f, d in zip(moved, factors, self.decays, strict=True))
 
     def log_losses(self, Z):
         """Natural log of the loss of every sample, shape (…, Kn)."""
@@ -432,6 +468,27 @@ class UFM:
                 f"but has {shapes}."
             )
         return state
+
+
+def _check_decay(value: Any, depth: int) -> tuple[float, float]:
+    """Both penalties as numbers that are not negative."""
+    pair = value if isinstance(value, tuple | list) else (value, value)
+    numbers = [
+        v for v in pair if isinstance(v, int | float | np.floating) and not isinstance(v, bool)
+    ]
+    if len(pair) != 2 or len(numbers) != 2 or not all(0 <= v < math.inf for v in numbers):
+        raise InputError(
+            "Argument `weight_decay` must be a number that is not negative, or a pair of them for W "
+            f"and H, but is {value!r}."
+        )
+    if any(numbers) and depth != 2:
+        raise InputError("Argument `weight_decay` penalizes W and H and needs `depth` = 2.")
+    if any(numbers) and not all(numbers):
+        raise InputError(
+            "Argument `weight_decay` must penalize both W and H or neither (with one alone there is "
+            f"no fixed point), but is {value!r}."
+        )
+    return float(numbers[0]), float(numbers[1])
 
 
 def log_softplus(x):

@@ -166,7 +166,7 @@ def make_request(
 
 def _automatic(model: UFM, full: bool) -> str:
     """In log time a flow that settles is stiff: its rate, of order one in t, grows like t in log t."""
-    stiff = model.soft_labels and not full and model.modes <= _LARGEST_STIFF
+    stiff = (model.soft_labels or model.penalized) and not full and model.modes <= _LARGEST_STIFF
     return STIFF_METHOD if stiff else AUTO_METHOD
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hadaflow.closed_forms import fixed_point, mse_path_length, mse_singular_values
 from hadaflow.errors import InputError
-from hadaflow.flows import FullFlow, ReducedFlow
+from hadaflow.flows import FullFlow, PenalizedFlow, ReducedFlow
 from hadaflow.initial import compress
 from hadaflow.integrate import Integration, Outcome
 from hadaflow.model import MSE, UFM
@@ -94,6 +94,8 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
     if early := _decided_at_start(request, start):
         none = np.zeros((0, request.model.modes))
         return _reduced_result(request, start, np.zeros(0), none, np.zeros(0), *early)
+    if request.model.penalized:
+        return _integrate_penalized(request, start)
     if request.model.loss == MSE:
         return _solve_mse(request, start)
     return _integrate_reduced(request, start)
@@ -126,7 +128,12 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
 
 def _settles_elsewhere(model: UFM, tolerance: float) -> str:
     """What to say when soft labels hold the flow at a direction that is not uniform; else nothing."""
-    if not model.soft_labels or np.any(model.label_probabilities == 0):
+    if model.penalized and model.loss != MSE and model.decay_strength >= 1:
+        return (
+            f"The penalties are too strong: λ_Wλ_H = {math.prod(model.decays):g} is at or above "
+            f"n = {model.samples} (over (Kn)² for a mean), so every singular value dies."
+        )
+    if not model.soft_labels or model.penalized or np.any(model.label_probabilities == 0):
         return ""
     limit = model.nontrivial(np.maximum(fixed_point(model), 0.0))
     if _deviation(limit) <= tolerance:
@@ -173,6 +180,33 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
     status, message = _ending(request, outcome.ending, _last(outcome), outcome.reason)
     return _reduced_result(
         request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance
+    )
+
+
+def _integrate_penalized(request: Request, start: Spectrum) -> Trajectory:
+    model, event = request.model, request.event
+    if np.any((start.a == 0) & (start.C != 0)):
+        raise InputError(
+            "Argument `start` must have positive singular values where `C` is not zero, for a model "
+            "with `weight_decay`; the full view (`hadamard`) follows such a start."
+        )
+    flow = PenalizedFlow(model, type(event) if event else None)
+    alive = start.a > 0
+    ratio = np.arcsinh(np.divide(start.C, 2 * start.a, out=np.zeros_like(start.a), where=alive)) / 2
+    with np.errstate(divide="ignore"):
+        args = (np.log(start.a), ratio, np.float64(request.target_value))
+    tolerance = _local_tolerance(request)
+    with double_precision():
+
+        def give_up(u: float, y: np.ndarray, steps: int) -> str:
+            a = model.nontrivial(flow.values(y, args)[0])
+            return _too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
+
+        outcome = _integrate(request, flow, np.zeros(1 + 2 * model.modes), args, tolerance, give_up)
+        a, C = flow.values(outcome.ys, args)
+    status, message = _ending(request, outcome.ending, _last(outcome), outcome.reason)
+    return _reduced_result(
+        request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance, C
     )
 
 
@@ -242,13 +276,17 @@ def _reduced_result(
     message: str,
     outcome: Outcome | None = None,
     tolerance: float | None = None,
+    C: np.ndarray | None = None,
 ) -> Trajectory:
-    """A trajectory in the run's units from scaled arrays, the start put first."""
+    """A trajectory in the run's units from scaled arrays, the start put first; C moves if given."""
     scale = request.value_scale
     rows = np.concatenate([start.a[None], a])
     with np.errstate(divide="ignore"):
         log_a = np.log(rows) + math.log(scale)
-    arrays = {"log_a": log_a, "C": np.broadcast_to(start.C * scale, rows.shape).copy()}
+    differences = np.broadcast_to(start.C, rows.shape).copy()
+    if C is not None:
+        differences[1:] = C
+    arrays = {"log_a": log_a, "C": differences * scale}
     path = np.concatenate([[0.0], path]) * scale
     return _result(request, "reduced", arrays, us, path, status, message, outcome, tolerance)
 
@@ -318,7 +356,7 @@ def _full_decided_at_start(
 
 def _integrate(
     request: Request,
-    flow: ReducedFlow | FullFlow,
+    flow: ReducedFlow | PenalizedFlow | FullFlow,
     y0: Any,
     args: tuple[Any, ...],
     tolerance: float,
