@@ -209,6 +209,12 @@ def test_bad_labels_get_one_clear_line(arguments, told):
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_metric_of_soft_labels_is_listed_for_them_alone():
+    assert "label_divergence" not in hf.metric_names("reduced")
+    assert "label_divergence" not in hf.metric_names("reduced", hf.UFM(4))
+    assert "label_divergence" in hf.metric_names("reduced", hf.UFM(4, label_smoothing=0.1))
+
+
 def test_what_needs_soft_labels_says_so():
     hard = hf.UFM(4)
     for call in (

@@ -275,9 +275,15 @@ def full_collapse_deviation(model: UFM, factors):
 # --- evaluation ----------------------------------------------------------------------------------
 
 
-def metric_names(view: str) -> list[str]:
-    """Names of the metrics for the "reduced" or the "full" view."""
-    return sorted(FULL if view == "full" else REDUCED)
+def metric_names(view: str, model: UFM | None = None) -> list[str]:
+    """Names of the metrics for the "reduced" or the "full" view.
+
+    Those that every model has; with a `model`, also those that it has beside them.
+    """
+    names = set(FULL if view == "full" else REDUCED)
+    if model is None or not model.soft_labels:
+        names.discard("label_divergence")
+    return sorted(names)
 
 
 _TWO_LAYERS = ("alignment_w", "alignment_h", *(n for n in FULL if n.startswith("nc")))
@@ -297,9 +303,11 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     if metric in other:
         kind = "full" if view == "reduced" else "reduced"
         raise InputError(
-            f"Metric `{metric}` needs a {kind} state; for a {view} one: {', '.join(sorted(table))}."
+            f"Metric `{metric}` needs a {kind} state; for a {view} one: {', '.join(metric_names(view, model))}."
         )
-    raise InputError(f"Unknown metric {metric!r}; allowed are {', '.join(sorted(table))}.")
+    raise InputError(
+        f"Unknown metric {metric!r}; allowed are {', '.join(metric_names(view, model))}."
+    )
 
 
 def measure(metric: Metric, model: UFM, state: Any, units: str | None = None) -> Any:
