@@ -300,14 +300,11 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     table, other = (FULL, REDUCED) if view == "full" else (REDUCED, FULL)
     if metric in table:
         return
+    allowed = ", ".join(metric_names(view, model))
     if metric in other:
         kind = "full" if view == "reduced" else "reduced"
-        raise InputError(
-            f"Metric `{metric}` needs a {kind} state; for a {view} one: {', '.join(metric_names(view, model))}."
-        )
-    raise InputError(
-        f"Unknown metric {metric!r}; allowed are {', '.join(metric_names(view, model))}."
-    )
+        raise InputError(f"Metric `{metric}` needs a {kind} state; for a {view} one: {allowed}.")
+    raise InputError(f"Unknown metric {metric!r}; allowed are {allowed}.")
 
 
 def measure(metric: Metric, model: UFM, state: Any, units: str | None = None) -> Any:
