@@ -34,7 +34,7 @@ def penalized_flow(W, H, n, decays, times, divisor=1.0):
     return [(y[: K * d].reshape(K, d), y[K * d :].reshape(d, -1)) for y in solution.y.T]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from([(2, 2), (2, 2, 2), (3,), (6,), (2, 4)]),
     st.integers(1, 3),
