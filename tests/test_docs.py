@@ -92,6 +92,12 @@ def test_the_paper_page_names_every_claim_and_no_other():
     assert named == set(check_ids(None))
 
 
+def test_the_readme_counts_the_claims():
+    from hadaflow.theory.verify import check_ids
+
+    assert f"checks {len(check_ids(None))} claims" in (ROOT / "README.md").read_text()
+
+
 def test_every_correction_is_on_the_errata_page():
     from hadaflow.theory.claim import CLAIMS
     from hadaflow.theory.verify import check_ids

@@ -19,8 +19,9 @@ from hadaflow.precision import float64
 from hadaflow.transforms import LARGEST, sylvester_matrix, transform
 
 DENSE_LIMIT = 2**12
-# Up to here one product with the folded matrix is faster than a Fourier transform.
-_DENSE_MODES = 64
+# Up to here one product with the folded matrix is faster than a Fourier transform (one CPU core: 3.0
+# against 4.0 µs at 192 modes, 5.4 against 4.9 at 256; lengths with large primes cost more).
+_DENSE_MODES = 192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +153,7 @@ class AbelianGroup:
 
         The trivial element is class 0.
         """
-        elements = np.indices(self.orders).reshape(len(self.orders), -1)
-        negatives = (-elements) % np.array(self.orders)[:, None]
-        first = np.minimum(np.arange(self.classes), np.ravel_multi_index(negatives, self.orders))
+        first = np.minimum(np.arange(self.classes), negatives(self.orders))
         firsts, number = np.unique(first, return_inverse=True)
         return number, firsts
 
@@ -285,6 +284,12 @@ def check_group(orders: Any) -> tuple[int, ...]:
             f"Argument `group` must have at most 2^24 elements, but {orders!r} has more."
         )
     return checked
+
+
+def negatives(group: tuple[int, ...]) -> np.ndarray:
+    """The index of −g for every element g."""
+    elements = np.indices(group).reshape(len(group), -1)
+    return np.asarray(np.ravel_multi_index(tuple(-elements % np.array(group)[:, None]), group))
 
 
 def make_basis(classes: int, group: tuple[int, ...] | None) -> "Sylvester | AbelianGroup":

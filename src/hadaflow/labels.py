@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.bases import AbelianGroup, Sylvester, check_group
+from hadaflow.bases import AbelianGroup, Sylvester, check_group, negatives
 from hadaflow.errors import InputError
 
 
@@ -55,12 +55,6 @@ def check_labels(q: Any, basis: Sylvester | AbelianGroup) -> tuple[float, ...]:
             f"{basis.group}, but is not."
         )
     return tuple(float(v) for v in given)
-
-
-def negatives(group: tuple[int, ...]) -> np.ndarray:
-    """The index of −g for every element g."""
-    elements = np.indices(group).reshape(len(group), -1)
-    return np.asarray(np.ravel_multi_index(tuple(-elements % np.array(group)[:, None]), group))
 
 
 def difference_table(group: tuple[int, ...]) -> np.ndarray:

@@ -363,8 +363,10 @@ class UFM:
 
     def all_values(self, a):
         """`nontrivial`, with the constant mode in front where the state has one (MSE)."""
-        if self.loss != MSE or self.group is None:
-            return self.nontrivial(a) if self.loss != MSE else a
+        if self.loss != MSE:
+            return self.nontrivial(a)
+        if self.basis.weights is None:
+            return a
         xp = np if isinstance(a, np.ndarray) else jnp
         return xp.concatenate([a[..., :1], self.nontrivial(a)], axis=-1)
 

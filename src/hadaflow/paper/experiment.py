@@ -125,3 +125,8 @@ def _measured(
         "mode": np.arange(1, model.modes + 1, dtype=np.int32),
     }
     return xr.Dataset(variables, coords)
+
+
+def largest_rise(series: np.ndarray) -> float:
+    """The largest amount by which a series exceeds an earlier value."""
+    return float(np.max(series - np.minimum.accumulate(series)))

@@ -11,7 +11,7 @@ import xarray as xr
 from hadaflow.model import UFM
 from hadaflow.paper import orbits, readings
 from hadaflow.paper.drawing import six_panels
-from hadaflow.paper.experiment import Experiment
+from hadaflow.paper.experiment import Experiment, largest_rise
 from hadaflow.paper.settings import Settings
 
 
@@ -91,7 +91,7 @@ def _check_experiment(data: xr.Dataset, wide: bool = False) -> list[Check]:
     kl = data["kl"].mean("run")
     rise = {i: float(kl.sel(init=i).max() - kl.sel(init=i)[0]) for i in ("random", "hadamard")}
     M = (data["alignment_z"] ** 2 / 2).mean("run")
-    back = {i: float(_largest_rise(M.sel(init=i).values)) for i in ("random", "hadamard")}
+    back = {i: float(largest_rise(M.sel(init=i).values)) for i in ("random", "hadamard")}
     loss = data["loss"].mean("run").sel(init="hadamard").values
     drop = float(data["iteration"][int(np.argmax(loss < 0.9 * loss[0]))])
     deviation = abs(data["normalized"].sel(init="random") * data.sizes["mode"] - 1).max("mode")
@@ -118,11 +118,6 @@ def _check_alignment_phase(kl: np.ndarray, wide: bool) -> Check:
             "KL of Random does not rise above its start by more than", rise, rise < 0.05 * kl[0]
         )
     return Check("KL of Random rises before it falls, by", rise, rise > 0)
-
-
-def _largest_rise(series: np.ndarray) -> float:
-    """The largest amount by which a series exceeds an earlier value."""
-    return float(np.max(series - np.minimum.accumulate(series)))
 
 
 def _check_logits(data: xr.Dataset) -> list[Check]:

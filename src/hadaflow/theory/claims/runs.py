@@ -14,7 +14,7 @@ import xarray as xr
 
 from hadaflow.initial import gaussian, matched_spectrum
 from hadaflow.model import UFM
-from hadaflow.paper.experiment import Experiment
+from hadaflow.paper.experiment import Experiment, largest_rise
 from hadaflow.paper.settings import Settings
 from hadaflow.states import Spectrum
 
@@ -40,7 +40,7 @@ def mean_series(data: xr.Dataset, name: str, init: str) -> np.ndarray:
 
 def rise(series: np.ndarray) -> float:
     """Largest excess over an earlier value, as a share of the first."""
-    return float(np.max(series - np.minimum.accumulate(series)) / series[0])
+    return largest_rise(series) / float(series[0])
 
 
 def burn_in(data: xr.Dataset, init: str) -> int:
