@@ -1,5 +1,7 @@
 """Independent references in NumPy, SciPy and mpmath. Nothing here imports hadaflow."""
 
+import functools
+
 import mpmath as mp
 import numpy as np
 import scipy.integrate
@@ -55,11 +57,26 @@ def matrix_flow(factors, K, n, times, loss="cross_entropy", labels=None, tempera
 
     `labels` is a K × Kn matrix of soft labels.
     """
+    options = {"loss": loss, "labels": labels, "temperature": temperature}
+    return [
+        functools.reduce(np.matmul, parts) for parts in factor_flow(factors, n, times, **options)
+    ]
+
+
+def factor_flow(
+    factors, n, times, *, loss="cross_entropy", labels=None, temperature=1.0, decays=None, divisor=1
+):
+    """All factors at `times`, for any number of them, samples of each class `n`, penalties.
+
+    Loss over `divisor`, plus λ_l/2 ‖W_l‖² for each factor.
+    """
+    K = len(factors[0])
     shapes = [f.shape for f in factors]
     sizes = np.cumsum([f.size for f in factors])[:-1]
     classes = np.repeat(np.arange(K), n)
-    Y = np.zeros((K, K * n))
-    Y[classes, np.arange(K * n)] = 1
+    Y = np.zeros((K, len(classes)))
+    Y[classes, np.arange(len(classes))] = 1
+    decays = decays or (0.0,) * len(factors)
 
     def unpack(y):
         return [p.reshape(s) for p, s in zip(np.split(y, sizes), shapes, strict=True)]
@@ -71,24 +88,22 @@ def matrix_flow(factors, K, n, times, loss="cross_entropy", labels=None, tempera
             return softmax_residual(Z / temperature, classes) / temperature
         return (labels - scipy.special.softmax(Z / temperature, axis=0)) / temperature
 
-    def logits(parts):
-        return parts[0] if len(parts) == 1 else parts[0] @ parts[1]
-
     def field(t, y):
         parts = unpack(y)
-        Z = logits(parts)
-        R = residual(Z)
-        if len(parts) == 1:
-            return R.ravel()
-        W, H = parts
-        return np.concatenate([(R @ H.T).ravel(), (W.T @ R).ravel()])
+        R = residual(functools.reduce(np.matmul, parts)) / divisor
+        moved = []
+        for k, part in enumerate(parts):
+            before = functools.reduce(np.matmul, parts[:k], np.eye(K))
+            after = functools.reduce(np.matmul, parts[k + 1 :], np.eye(part.shape[1]))
+            moved.append((before.T @ R @ after.T - decays[k] * part).ravel())
+        return np.concatenate(moved)
 
     y0 = np.concatenate([f.ravel() for f in factors])
     solution = scipy.integrate.solve_ivp(
         field, (0, times[-1]), y0, "DOP853", t_eval=times, rtol=1e-12, atol=1e-14
     )
     assert solution.success
-    return [logits(unpack(y)) for y in solution.y.T]
+    return [unpack(y) for y in solution.y.T]
 
 
 def two_class_clock(a):

@@ -129,12 +129,12 @@ def test_distance_from_the_hadamard_subspace_sees_every_violation():
         (lambda: hf.project(hf.UFM(4), [1.0]), "A full state is needed"),
         (lambda: hf.gaussian(hf.UFM(4), 1.0, []), "`seed` must hold at least one seed"),
         (lambda: hf.parameters(np.ones((2, 2)), np.full((2, 2), np.nan)), "finite numbers"),
-        (lambda: hf.parameters(), "0 were given"),
+        (lambda: hf.parameters(), "none was given"),
         (
             lambda: hf.project(hf.UFM(4), hf.parameters(np.ones((4, 4)))),
             "must have matrices of shapes",
         ),
-        (lambda: hf.parameters(np.ones((2, 2))).W, "depth 2 only"),
+        (lambda: hf.parameters(np.ones((2, 2))).W, "from depth 2 on"),
         (
             lambda: hf.matched_spectrum(hf.UFM(4), hf.gaussian(hf.UFM(4), 1.0, 0), order="odd"),
             "`order` must be",

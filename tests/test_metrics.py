@@ -278,7 +278,7 @@ def test_metrics_batch_over_leading_axes():
         (lambda m: hf.measure(lambda a: a, m, [1.0] * 3), r"one number, but .* shape \(3,\)"),
         (
             lambda m: hf.measure("alignment_w", hf.UFM(4, depth=1), [1.0] * 3),
-            "`alignment_w` is about W and H and needs `depth` = 2",
+            "`alignment_w` is about W and H and needs `depth` of at least 2",
         ),
         (
             lambda m: hf.measure("nc1_quot", hf.UFM(4, depth=1), hf.parameters(np.eye(4))),

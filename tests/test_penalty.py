@@ -6,32 +6,17 @@ import sys
 
 import numpy as np
 import pytest
-import scipy.integrate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hadaflow as hf
 from hadaflow import cli
-from references import softmax_residual
+from references import factor_flow
 
 
 def penalized_flow(W, H, n, decays, times, divisor=1.0):
     """Gradient flow of loss/divisor + λ_W/2 ‖W‖² + λ_H/2 ‖H‖² by DOP853, raw time; W and H at `times`."""
-    K, d = W.shape
-    classes = np.repeat(np.arange(K), n)
-
-    def field(t, y):
-        W, H = y[: K * d].reshape(K, d), y[K * d :].reshape(d, -1)
-        R = softmax_residual(W @ H, classes) / divisor
-        return np.concatenate(
-            [(R @ H.T - decays[0] * W).ravel(), (W.T @ R - decays[1] * H).ravel()]
-        )
-
-    y0 = np.concatenate([W.ravel(), H.ravel()])
-    solution = scipy.integrate.solve_ivp(
-        field, (0, times[-1]), y0, "DOP853", t_eval=times, rtol=1e-12, atol=1e-14
-    )
-    return [(y[: K * d].reshape(K, d), y[K * d :].reshape(d, -1)) for y in solution.y.T]
+    return factor_flow((W, H), n, times, decays=decays, divisor=divisor)
 
 
 @settings(max_examples=6, deadline=None)
@@ -168,9 +153,9 @@ def test_a_run_is_saved_with_its_penalties(tmp_path):
         ({"weight_decay": -0.1}, "`weight_decay` must be a number that is not negative"),
         ({"weight_decay": math.nan}, "`weight_decay` must be a number that is not negative"),
         ({"weight_decay": "strong"}, "but is 'strong'"),
-        ({"weight_decay": (0.1, 0.2, 0.3)}, "or a pair of them"),
-        ({"weight_decay": (0.1, 0.0)}, "must penalize both W and H or neither"),
-        ({"weight_decay": 0.1, "depth": 1}, "needs `depth` = 2"),
+        ({"weight_decay": (0.1, 0.2, 0.3)}, "or 2 of them, one for each layer"),
+        ({"weight_decay": (0.1, 0.2), "depth": 1}, "must be a number that is not negative, but is"),
+        ({"weight_decay": (0.1, 0.2), "depth": 3}, "or 3 of them, one for each layer"),
     ],
 )
 def test_bad_penalties_get_one_clear_line(arguments, told):
@@ -185,7 +170,8 @@ def test_what_has_no_closed_form_says_so():
         lambda: hf.mse_exact(hf.UFM(4, loss="mse", weight_decay=0.1), [0.1] * 4, [1.0]),
         lambda: hf.linearized(hf.UFM(4, weight_decay=0.1), [0.1] * 3, [1.0]),
         lambda: hf.solve(hf.UFM(4, weight_decay=0.1), hf.spectrum([0.0, 1, 1], C=1.0), hf.Time(1)),
-        lambda: hf.stability_limit(hf.UFM(4, weight_decay=0.1)),
+        lambda: hf.stability_limit(hf.UFM(4, weight_decay=(0.1, 0.0))),
+        lambda: hf.fixed_point(hf.UFM(4, weight_decay=(0.1, 0.0))),
     ):
         with pytest.raises(hf.InputError, match="must have"):
             call()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hadaflow.metrics import measure, metric_names, rate
     from hadaflow.model import UFM
     from hadaflow.solver import solve
-    from hadaflow.states import Parameters, Spectrum, parameters, spectrum
+    from hadaflow.states import Parameters, Spectrum, circulant, parameters, spectrum
     from hadaflow.targets import Collapse, Norm, PathLength, Steady, Time
     from hadaflow.trajectory import Trajectory, load
     from hadaflow.transforms import walsh_hadamard
@@ -48,7 +48,7 @@ _HOME = {
     "metrics": ["measure", "metric_names", "rate"],
     "model": ["UFM"],
     "solver": ["solve"],
-    "states": ["Parameters", "Spectrum", "parameters", "spectrum"],
+    "states": ["Parameters", "Spectrum", "circulant", "parameters", "spectrum"],
     "targets": ["Collapse", "Norm", "PathLength", "Steady", "Time"],
     "trajectory": ["Trajectory", "load"],
     "transforms": ["walsh_hadamard"],
@@ -57,7 +57,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022 (in the order of use)
     "UFM", "Sylvester", "AbelianGroup", "cyclic", "diagonalizes_softmax",
-    "spectrum", "Spectrum", "parameters", "Parameters",
+    "spectrum", "circulant", "Spectrum", "parameters", "Parameters",
     "hadamard", "gaussian", "matched_spectrum", "lift", "project", "distance_from_hadamard",
     "solve", "Time", "Collapse", "Norm", "PathLength", "Steady", "descend",
     "Trajectory", "load", "measure", "rate", "metric_names",

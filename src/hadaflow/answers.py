@@ -40,8 +40,10 @@ def solve_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
         "steps": run.steps,
         "settings": run.settings,
         "version": run.versions["hadaflow"],
-        "multiplicity": run.model.basis.multiplicity,
-    }
+        "multiplicity": run.model.modes_of_view.multiplicity
+        if run.view == "reduced"
+        else [1] * run.a_hat.shape[-1],
+    } | ({"angles": run.angles} if "angles" in run.arrays else {})
 
 
 def train_document(run: Trajectory, names: list[str]) -> dict[str, Any]:

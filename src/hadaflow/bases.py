@@ -38,7 +38,7 @@ class Sylvester:
         if self.classes < 2 or self.classes & (self.classes - 1) or self.classes > LARGEST:
             raise InputError(
                 "Argument `classes` must be a power of two from 2 to 2^24 (the Sylvester basis "
-                f"needs it; name a `group` for any other number), but is {self.classes}."
+                f"needs it; `cyclic` takes any other number), but is {self.classes}."
             )
 
     @property
@@ -293,7 +293,11 @@ def negatives(group: tuple[int, ...]) -> np.ndarray:
 
 
 def make_basis(classes: int, group: tuple[int, ...] | None) -> "Sylvester | AbelianGroup":
-    """The basis of a model: Sylvester for a power of two unless another group is named."""
+    """The basis of a model: Sylvester for a power of two, else cyclic, unless a group is named."""
+    if classes < 2 or classes > LARGEST:
+        raise InputError(f"Argument `classes` must be from 2 to 2^24, but is {classes}.")
+    if group is None and classes & (classes - 1):
+        return cyclic(classes)
     if group is None or all(n == 2 for n in group):
         return Sylvester(classes)
     return AbelianGroup(group)

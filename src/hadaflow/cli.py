@@ -7,13 +7,36 @@ import json
 import math
 import sys
 from collections import Counter
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hadaflow.answers import claim_lines, finish, say, solve_document, strict, train_document
+from hadaflow.arguments import (
+    Classes,
+    Decay,
+    Depth,
+    Group,
+    Imbalance,
+    Init,
+    JsonFlag,
+    Labels,
+    Loss,
+    LossOption,
+    Metrics,
+    Reduction,
+    Samples,
+    Smoothing,
+    Temperature,
+    Unbalanced,
+    Units,
+    check_output,
+    make_model,
+    parse_numbers,
+    parse_start,
+    train_start,
+)  # fmt: skip
 from hadaflow.errors import InputError
 
 app = typer.Typer(
@@ -25,47 +48,7 @@ app = typer.Typer(
 )
 
 
-class Units(StrEnum):
-    scaled = "scaled"
-    raw = "raw"
-
-
-class Init(StrEnum):
-    gaussian = "gaussian"
-    hadamard = "hadamard"
-    matched = "matched"
-
-
-class Loss(StrEnum):
-    cross_entropy = "cross_entropy"
-    mse = "mse"
-
-
-class Reduction(StrEnum):
-    sum = "sum"
-    mean = "mean"
-
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Classes = Annotated[int, typer.Option(help="Number of classes K, a power of two.")]
-Samples = Annotated[int, typer.Option(help="Samples per class n.")]
-Smoothing = Annotated[float, typer.Option(help="Share of a label spread over all classes.")]
-Temperature = Annotated[float, typer.Option(help="Logits are divided by it before the softmax.")]
-Labels = Annotated[
-    Path | None,
-    typer.Option(help="File of soft labels: the probability of each class for class 1, K numbers."),
-]
-Decay = Annotated[
-    str | None, typer.Option(help="L2 penalty: one number, or those of W and H with a comma.")
-]
-Group = Annotated[
-    str | None,
-    typer.Option(help="Abelian group on the classes, such as 10 or 2x4 [default: 2x2x…]."),
-]
-LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
-Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
-]
+_TRAIN_METRICS = ("loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual")
 
 
 def _print_version(wanted: bool) -> None:
@@ -94,7 +77,8 @@ def solve_command(
     start: Annotated[
         str,
         typer.Option(
-            help="Singular values: numbers separated by commas, @FILE, or uniform:LOW:HIGH:SEED."
+            help="Singular values: numbers separated by commas (complex ones start a mode with a "
+            "phase), @FILE, or uniform:LOW:HIGH:SEED."
         ),
     ],
     until: Annotated[
@@ -109,12 +93,14 @@ def solve_command(
     ] = None,
     samples: Samples = 1,
     group: Group = None,
-    depth: Annotated[int, typer.Option(help="Factors of the logits: 2, or 1 for logits.")] = 2,
+    depth: Depth = 2,
     loss: LossOption = Loss.cross_entropy,
     label_smoothing: Smoothing = 0.0,
     labels: Labels = None,
     temperature: Temperature = 1.0,
     weight_decay: Decay = None,
+    imbalance: Imbalance = None,
+    unbalanced: Unbalanced = None,
     units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
         Units.scaled
     ),
@@ -129,24 +115,22 @@ def solve_command(
 ) -> None:
     """Follow one trajectory of the reduced gradient flow."""
     from hadaflow.metrics import check_metric
-    from hadaflow.model import UFM
     from hadaflow.solver import solve
     from hadaflow.targets import parse_target
 
-    model = UFM(
-        classes=classes, samples=samples, depth=depth, loss=loss.value, group=_parse_group(group),
-        label_smoothing=label_smoothing, label_distribution=_parse_labels(labels),
-        temperature=temperature, weight_decay=_parse_decay(weight_decay),
+    model = make_model(
+        imbalance, group, labels, weight_decay, classes=classes, samples=samples, depth=depth,
+        loss=loss.value, label_smoothing=label_smoothing, temperature=temperature,
     )  # fmt: skip
     for name in metric or []:
         check_metric(name, "reduced", model)
-    values, seed = _parse_start(start, model.modes)
-    _check_output(out)
+    values, seed = parse_start(start, model, unbalanced, units.value)
+    check_output(out)
     run = solve(
         model,
         values,
         None if until is None else parse_target(until),
-        log10_times=None if log10_times is None else _parse_numbers("log10-times", log10_times),
+        log10_times=None if log10_times is None else parse_numbers("log10-times", log10_times),
         units=units.value,
         points=points,
         rtol=rtol,
@@ -164,6 +148,7 @@ def train_command(
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
     samples: Samples = 1,
     group: Group = None,
+    depth: Depth = 2,
     width: Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")] = None,
     init: Annotated[Init, typer.Option(help="Kind of start.")] = Init.gaussian,
     scale: Annotated[
@@ -182,6 +167,8 @@ def train_command(
     labels: Labels = None,
     temperature: Temperature = 1.0,
     weight_decay: Decay = None,
+    imbalance: Imbalance = None,
+    unbalanced: Unbalanced = None,
     reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
         Reduction.sum
     ),
@@ -195,25 +182,26 @@ def train_command(
 ) -> None:
     """Gradient descent on the parameter matrices, many seeds at once."""
     from hadaflow.descent import descend
-    from hadaflow.metrics import check_metric
-    from hadaflow.model import UFM
+    from hadaflow.metrics import applies, check_metric
 
-    model = UFM(
-        classes=classes, samples=samples, width=width, loss=loss.value, reduction=reduction.value,
-        group=_parse_group(group), label_smoothing=label_smoothing,
-        label_distribution=_parse_labels(labels), temperature=temperature,
-        weight_decay=_parse_decay(weight_decay),
+    model = make_model(
+        imbalance, group, labels, weight_decay, classes=classes, samples=samples, width=width,
+        depth=depth, loss=loss.value, reduction=reduction.value, label_smoothing=label_smoothing,
+        temperature=temperature,
     )  # fmt: skip
-    names = metric or ["loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual"]
+    names = metric or [name for name in _TRAIN_METRICS if applies(name, "full", model)]
     for name in names:
         check_metric(name, "full", model)
     if seeds < 1:
         raise InputError(f"Argument `seeds` must be at least 1, but is {seeds}.")
     if start is not None and init is not Init.hadamard:
         raise InputError("Argument `start` goes with --init hadamard alone.")
-    _check_output(out)
+    if unbalanced is not None and init is not Init.hadamard:
+        raise InputError("Argument `unbalanced` goes with --init hadamard alone.")
+    check_output(out)
     chosen = math.exp(-6) / math.sqrt(classes) if scale is None else scale
-    state = _train_start(model, init, chosen, start, list(range(seed, seed + seeds)), units.value)
+    drawn = list(range(seed, seed + seeds))
+    state = train_start(model, init, chosen, start, unbalanced, drawn, units.value)
     run = descend(
         model, state, steps, lr, momentum=momentum, points=points, units=units.value,
         progress=None if as_json else "auto",
@@ -343,100 +331,6 @@ def verify_command(
     if wrong := unexpected(records):
         print(f"hadaflow: not as expected: {'; '.join(wrong)}", file=sys.stderr)
         raise typer.Exit(1)
-
-
-# --- reading arguments ---------------------------------------------------------------------------
-
-
-def _parse_group(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.replace("×", "x").split("x"))
-    except ValueError:
-        raise InputError(
-            f"Argument `group` must be orders of cyclic groups such as 10 or 2x4, but is {text!r}."
-        ) from None
-
-
-def _parse_labels(path: Path | None) -> tuple[float, ...] | None:
-    if path is None:
-        return None
-    return tuple(_parse_numbers("labels", _read("labels", path)))
-
-
-def _parse_decay(text: str | None) -> float | tuple[float, float]:
-    values = [0.0] if text is None else _parse_numbers("weight-decay", text)
-    if len(values) not in (1, 2):
-        raise InputError(f"Argument `weight_decay` must be one or two numbers, but is {text!r}.")
-    return values[0] if len(values) == 1 else (values[0], values[1])
-
-
-def _read(name: str, path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot read the {name} from {str(path)!r}: {error}.") from None
-
-
-def _parse_numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise InputError(
-            f"Argument `{name}` must be numbers separated by commas, but is {text[:80]!r}."
-        ) from None
-
-
-def _parse_start(text: str, modes: int) -> tuple[list[float], int | None]:
-    """The singular values, and the seed they were drawn with."""
-    if text.startswith("@"):
-        return _parse_numbers("start", _read("start", Path(text[1:]))), None
-    if not text.startswith("uniform:"):
-        return _parse_numbers("start", text), None
-    import numpy as np
-
-    try:
-        low, high, seed = text.removeprefix("uniform:").split(":")
-        bounds, drawn = (float(low), float(high)), int(seed)
-        if not (0 <= bounds[0] <= bounds[1] < math.inf and drawn >= 0):
-            raise ValueError
-    except ValueError:
-        raise InputError(
-            "Argument `start` must be uniform:LOW:HIGH:SEED with 0 ≤ LOW ≤ HIGH and a whole SEED, "
-            f"but is {text!r}."
-        ) from None
-    return np.random.default_rng(drawn).uniform(*bounds, modes).tolist(), drawn
-
-
-def _train_start(
-    model: Any, init: Init, scale: float, start: str | None, seeds: list[int], units: str
-) -> Any:
-    import numpy as np
-
-    from hadaflow.initial import gaussian, hadamard, matched_spectrum
-    from hadaflow.states import RAW, spectrum
-
-    random = gaussian(model, scale, seeds)
-    if init is Init.gaussian:
-        return random
-    if init is Init.matched:
-        return hadamard(model, matched_spectrum(model, random))
-    if start is not None:
-        values, _ = _parse_start(start, model.modes)
-        return hadamard(model, spectrum(np.tile(values, (len(seeds), 1)), units=units))
-    # Of the size that a Gaussian start of this scale has: σ(Z) is of order scale²·K·√n.
-    size = scale**2 * model.singular_value_scale
-    drawn = [np.random.default_rng(s).uniform(0.5, 1.5, model.modes) * size for s in seeds]
-    return hadamard(model, spectrum(np.array(drawn), units=RAW))
-
-
-def _check_output(out: Path | None) -> None:
-    """Refuse before the work what would fail after it."""
-    from hadaflow.trajectory import check_writable
-
-    if out is not None:
-        check_writable(out)
 
 
 # Typer brings its own copy of click, or uses the installed one, depending on its version.

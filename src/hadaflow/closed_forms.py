@@ -5,7 +5,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.optimize import brentq, minimize_scalar
 
+from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
 from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Spectrum, check_units
@@ -46,7 +48,8 @@ def linearized(model: UFM, start: Any, times: Any, units: str | None = None) -> 
             "Argument `model` must be cross-entropy at depth 2 for the linearized solution, "
             f"but is {model.loss} at depth {model.depth}."
         )
-    if model.settles or model.temperature != 1 or model.group is not None:
+    plain = model.imbalance is None and isinstance(model.basis, Sylvester)
+    if model.settles or model.penalized or model.temperature != 1 or not plain:
         raise InputError(
             "Argument `model` must have hard labels, temperature 1, no `weight_decay` and the "
             "Sylvester basis for the linearized solution of Theorem 5."
@@ -66,8 +69,10 @@ def mse_exact(model: UFM, start: Any, times: Any, units: str | None = None) -> n
     """
     if model.loss != MSE:
         raise InputError(f'Argument `model` must have loss="mse", but has {model.loss!r}.')
-    if model.penalized:
-        raise InputError("Argument `model` must have no `weight_decay` for the exact MSE solution.")
+    if model.penalized or model.depth > 2:
+        raise InputError(
+            "Argument `model` must have no `weight_decay` and depth 1 or 2 for the exact MSE solution."
+        )
     given = _one_spectrum(model, start, units)
     time_scale, value_scale = _scales(model, start, units)
     t = check_times("times", times) * time_scale
@@ -83,18 +88,27 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     is positive; a mode whose value is negative dies instead.
 
     With penalties $a^* = \sqrt n\log(K/\bar\lambda - K + 1)$ (raw) for every mode,
-    $\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$, and zero from $\bar\lambda = 1$ on.
+    $\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$, and zero from $\bar\lambda = 1$ on. At other depths the
+    root of one equation; deeper models rest at zero as well, and there only when $\bar\lambda$ is large.
     """
+    if model.imbalance is not None:
+        raise InputError(
+            "Argument `model` must have balanced classes: with `imbalance` there is no closed form; "
+            "`solve` until Steady() finds it."
+        )
+    scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
     if model.penalized:
         if model.soft_labels or model.temperature != 1 or model.loss == MSE:
             raise InputError(
                 "Argument `model` must have hard labels, temperature 1 and cross-entropy: with "
                 "penalties beside others there is no closed form; `solve` until Steady() finds it."
             )
-        strength, K = min(model.decay_strength, 1.0), model.classes
-        raw = math.sqrt(model.samples) * math.log(K / strength - K + 1)
-        scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
-        return np.full(model.modes, raw / scale)
+        if not all(model.decays):
+            raise InputError(
+                "Argument `model` must have penalties on all layers: else there is no finite fixed "
+                "point."
+            )
+        return np.full(model.modes, _penalized_fixed_point(model) / scale)
     if not model.soft_labels:
         raise InputError(
             "Argument `model` must have soft labels: else there is no finite fixed point."
@@ -106,7 +120,51 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     with jax.ensure_compile_time_eval():  # a constant, also where a metric is being compiled
         complement = model.basis.psi(logs[model.basis.representatives][1:])  # Σ (1 − Re χ) log q
     a = model.temperature / model.classes * (np.sum(logs) - complement)
-    return a * (model.singular_value_scale if check_units(units) == RAW else 1.0)
+    return a * (model.singular_value_scale / scale)
+
+
+def too_strong(model: UFM) -> bool:
+    """Are the penalties so strong that every singular value dies?"""
+    if (
+        not all(model.decays)
+        or model.loss == MSE
+        or model.soft_labels
+        or model.imbalance is not None
+    ):
+        return False
+    return model.depth > 1 and _penalized_fixed_point(model) == 0.0
+
+
+def _penalized_fixed_point(model: UFM) -> float:
+    r"""The raw value of all modes at rest under penalties, the larger one if there are two; 0 if none.
+
+    There $g(a)\,a^{1-2/N} = \bar\lambda$ with $g = K/(e^{a/\sqrt n} + K - 1)$.
+    """
+    N, K, strength = model.depth, model.classes, model.decay_strength
+    unit = math.sqrt(model.samples)
+    if N == 2:
+        return unit * math.log(K / strength - K + 1) if strength < 1 else 0.0
+
+    def excess(log_a: float) -> float:
+        """Log of g(a) a^{1−2/N}/λ̄."""
+        a = math.exp(log_a)
+        log_g = math.log(K) - a / unit - math.log1p((K - 1) * math.exp(-a / unit))
+        return log_g + (1 - 2 / N) * log_a - math.log(strength)
+
+    low = -1.0
+    if N == 1:  # falls for all a
+        while excess(low) < 0:
+            low -= 1.0
+    else:  # concave: one maximum, and the larger root lies behind it
+        best: Any = minimize_scalar(lambda s: -excess(s), bounds=(-50.0, 50.0), method="bounded")
+        low = float(best.x)
+        if excess(low) <= 0:
+            return 0.0
+    high = low + 1.0
+    while excess(high) > 0:
+        high += 1.0
+    root: Any = brentq(excess, low, high, xtol=1e-15)
+    return math.exp(root)
 
 
 def _one_spectrum(model: UFM, start: Any, units: str | None) -> Spectrum:

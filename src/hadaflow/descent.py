@@ -17,8 +17,10 @@ from jax import lax
 
 from hadaflow.closed_forms import fixed_point
 from hadaflow.errors import InputError, check_whole_number
-from hadaflow.initial import compress, layer_singular_values
+from hadaflow.initial import compress
+from hadaflow.layers import differences, layer_axes, layer_values, others
 from hadaflow.model import MSE, UFM
+from hadaflow.phases import times
 from hadaflow.precision import double_precision, float64
 from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.states import RAW, Parameters, Spectrum
@@ -109,33 +111,73 @@ def descend(
     )
 
 
-def stability_limit(model: UFM, momentum: float = 0.0) -> float:
-    r"""The learning rate up to which descent stays at the fixed point of soft labels.
+def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) -> float:
+    r"""The learning rate up to which descent is stable, for perturbations of the singular values.
 
-    Balanced layers, perturbed in their singular values. Near the fixed point a step multiplies the
-    perturbation by $1 - 2\eta\sqrt n\,A\,\partial\nu/\partial a$ with $A = \mathrm{diag}(a^*)$ (by
-    $1 - \eta\sqrt n\,\partial\nu/\partial a$ at depth 1); heavy ball stretches the limit by
-    1 + momentum. For smoothing $s$ and n = 1 it is $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
+    Args:
+        model: The model.
+        momentum: Heavy ball stretches the limit by 1 + momentum.
+        at: Hard labels: where on the way, by the mean singular value μ (scaled) of a collapsed state.
+
+    Soft labels and penalties: at the fixed point, where a step multiplies a perturbation of the layers
+    by $1 - \eta\,\nabla^2$. For smoothing $s$ (or $\bar\lambda$) and n = 1 at depth 2 the limit is
+    $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
+
+    Hard labels: the ratios of a collapsed state are multiplied by $1 - NH(\mu - p)/(1 + H)$,
+    $p = 1 - 2/N$, $H = h\mu^p$ with $h$ the step in scaled units; at depth 2 descent drives them apart
+    when $h\mu > 1 + h$. Infinite where no step does.
     """
     _check_numbers(1.0, momentum)
-    if model.penalized:
-        raise InputError("Argument `model` must have no `weight_decay` for this limit.")
+    if not model.settles:
+        return _limit_at_collapse(model, at) * (1 + momentum)
+    if at is not None:
+        raise InputError(
+            "Argument `at` is for models that never settle; this one has a fixed point."
+        )
     a = fixed_point(model)
     if np.any(a <= 0):
         raise InputError(
             "Argument `model` must have a fixed point with positive singular values: a mode whose "
             "value is negative dies, and descent settles elsewhere."
         )
+    raw = a * model.singular_value_scale
+    layers = np.tile(raw ** (1 / model.depth), (model.depth, 1))
+    if model.penalized:  # σ_l² ∝ 1/λ_l
+        tilt = np.sqrt(np.array(model.decays))[:, None]
+        layers = layers * np.exp(np.mean(np.log(tilt))) / tilt
 
     @float64
-    def slopes(a):
-        return -jax.jacfwd(lambda v: model.drive(v)[0])(a)
+    def slopes(flat):
+        def push(values):
+            return jnp.concatenate(SpectralDescent(model).push(tuple(values.reshape(layers.shape))))
 
-    # a′ ∂g/∂a′ is the same in raw units; at depth 1 the raw derivative is K√n times smaller.
-    factor = 2 * a[:, None] if model.depth == 2 else 1 / model.singular_value_scale
-    largest = float(np.max(np.linalg.eigvals(factor * slopes(a)).real))
-    limit = 2 * model.loss_divisor / (math.sqrt(model.samples) * largest)
-    return limit * (1 + momentum)
+        return jax.jacfwd(push)(flat)
+
+    largest = float(np.max(-np.linalg.eigvals(slopes(layers.ravel())).real))
+    return 2 / largest * (1 + momentum)
+
+
+def _limit_at_collapse(model: UFM, at: Any) -> float:
+    if model.penalized or model.imbalance is not None:
+        raise InputError(
+            "Argument `model` must have balanced classes, and penalties on all layers or on none, "
+            "for a stability limit."
+        )
+    if isinstance(at, bool) or not isinstance(at, int | float | np.floating) or not 0 < at < 1e6:
+        raise InputError(
+            "Argument `at` must be the mean singular value (scaled) of a collapsed state, a positive "
+            f"number, for a model with hard labels, but is {at!r}."
+        )
+    N, tau, mu = model.depth, model.temperature, float(at) / model.temperature
+    p = 1 - 2 / N
+    room = N * (mu - p) - 2  # H·room < 2 is stable
+    if room <= 0:
+        return math.inf
+    direction, slowness = model.drive(np.full(model.modes, mu * tau))
+    log_force = math.log(direction[0]) - float(slowness)
+    # One step moves a layer by η/N · time_scale in scaled units.
+    log_limit = math.log(2 * N / room / model.time_scale) - log_force - p * math.log(mu * tau)
+    return math.exp(log_limit) if log_limit < 700 else math.inf
 
 
 def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
@@ -183,12 +225,15 @@ class MatrixDescent:
     model: UFM
 
     def push(self, factors):
-        if len(factors) == 1:
-            return (self._residual(factors[0]),)
-        W, H = factors
-        R = self._residual(_contract(W, H))
-        moved = _contract(R, jnp.swapaxes(H, 0, 1)), _contract(jnp.swapaxes(W, 0, 1), R)
-        return self.model.decayed(factors, moved)
+        behind = [factors[-1]]  # products of each factor with all behind it, the last one first
+        for factor in factors[-2::-1]:
+            behind.append(_contract(factor, behind[-1]))
+        before = self._residual(behind[-1])  # with all factors in front taken to its other side
+        moved = []
+        for factor, rest in zip(factors[:-1], behind[-2::-1], strict=True):
+            moved.append(_contract(before, jnp.swapaxes(rest, 0, 1)))
+            before = _contract(jnp.swapaxes(factor, 0, 1), before)
+        return self.model.decayed(factors, (*moved, before))
 
     def _residual(self, Z):
         """Y − P(Z) over the loss divisor; the right class sums the wrong ones, so none cancels."""
@@ -218,19 +263,42 @@ def _contract(A, B):
 
 @dataclasses.dataclass(frozen=True)
 class SpectralDescent:
-    """Layer singular values (α, β), or a alone at depth 1, raw units, batch first."""
+    r"""Singular values of all layers, raw units, batch first.
+
+    $\sigma_l^+ = \sigma_l + h\prod_{m\ne l}\sigma_m$; at depth 2 $\alpha^+ = \alpha + h\beta$. With
+    phases the layers are complex numbers, and the others enter conjugated. Between two blocks of
+    classes the last layer has two components, at its end.
+    """
 
     model: UFM
+    phases: bool = False
 
     def push(self, layers):
-        model = self.model
-        a = layers[0] if len(layers) == 1 else layers[0] * layers[1]
-        direction, slowness = model.drive(a / model.singular_value_scale)
-        rate = jnp.exp(-slowness)[..., None] * (math.sqrt(model.samples) / model.loss_divisor)
-        h = direction * rate
-        if len(layers) == 1:
-            return (h,)
-        return model.decayed(layers, (h * layers[1], h * layers[0]))
+        model, values, angles = self.model, layers, None
+        if model.imbalance is not None:
+            parts = layers[-1][..., -2:]
+            last = jnp.linalg.norm(parts, axis=-1, keepdims=True)
+            angles = jnp.arctan2(parts[..., 1:], parts[..., :1])
+            values = (*layers[:-1], jnp.concatenate([layers[-1][..., :-2], last], axis=-1))
+        rest = others(values)
+        product = rest[-1] * values[-1]
+        scale = model.singular_value_scale
+        if self.phases:
+            along, slowness = model.phase_drive(times(1 / scale, product))
+            across = jnp.zeros(())
+        else:
+            along, across, slowness = model.force(product / scale, angles)
+        rate = jnp.exp(-slowness) * (math.sqrt(model.mean_samples) / model.loss_divisor)
+        h = times(rate, along) if self.phases else along * rate
+        moved = [h * (jnp.conj(r) if self.phases else r) for r in rest]
+        if angles is not None and not self.phases:
+            # The force between the blocks in the components of the right vector.
+            radial, turning = h[..., -1:], across * rate[..., -1:]
+            cos, sin = jnp.cos(angles), jnp.sin(angles)
+            pull = jnp.concatenate([radial * cos - turning * sin, radial * sin + turning * cos], -1)
+            inside = moved[-1][..., :-1]
+            moved[-1] = jnp.concatenate([inside, pull * rest[-1][..., -1:]], axis=-1)
+        return model.decayed(layers, tuple(moved))
 
 
 # --- the loop ------------------------------------------------------------------------------------
@@ -304,17 +372,36 @@ def _descend_matrices(
 def _descend_spectrum(
     model: UFM, start: Spectrum, units: str, run
 ) -> tuple[dict[str, np.ndarray], int, bool]:
-    scale = model.singular_value_scale
-    alpha, beta = layer_singular_values(start.a * scale, start.C * scale)
-    x0 = (start.a * scale,) if model.depth == 1 else (alpha, beta)
-    states, done, interrupted = run(SpectralDescent(model), x0)
-    layers = [np.stack(f, axis=-2) for f in zip(*states, strict=True)]
-    if model.depth == 1:
-        a, C = layers[0], np.zeros_like(layers[0])
+    scale, difference_scale = model.singular_value_scale, model.difference_scale
+    raw_a, raw_C = start.a * scale, start.C * difference_scale
+    layers = list(layer_values(model.depth, raw_a, raw_C))
+    phases = start.angles is not None and model.imbalance is None
+    if start.angles is None:
+        pass
+    elif phases:
+        layers = [layer.astype(complex) for layer in layers]
+        layers[-1] = layers[-1] * np.exp(1j * start.angles)
     else:
-        a = layers[0] * layers[1]
-        C = (layers[0] - layers[1]) * (layers[0] + layers[1])
-    a[..., 0, :], C[..., 0, :] = start.a * scale, start.C * scale
-    shown = 1.0 if units == RAW else scale
+        turned = np.concatenate([np.cos(start.angles), np.sin(start.angles)], axis=-1)
+        layers[-1] = np.concatenate([layers[-1][..., :-1], layers[-1][..., -1:] * turned], axis=-1)
+    states, done, interrupted = run(SpectralDescent(model, phases), tuple(layers))
+    layers = [np.stack(f, axis=-2) for f in zip(*states, strict=True)]
+    angles = None
+    if start.angles is not None and not phases:
+        parts = layers[-1][..., -2:]
+        angles = np.arctan2(parts[..., 1:], parts[..., :1])
+        length = np.hypot(parts[..., :1], parts[..., 1:])
+        layers[-1] = np.concatenate([layers[-1][..., :-2], length], axis=-1)
+    product = np.prod(layers, axis=0)
+    if phases:
+        angles, product, layers = np.angle(product), np.abs(product), [np.abs(x) for x in layers]
+    C = differences(np.stack(layers))
+    first = (..., 0, *(slice(None),) * layer_axes(model.depth))
+    product[..., 0, :], C[first] = raw_a, raw_C
+    shown, shown_C = (1.0, 1.0) if units == RAW else (scale, difference_scale)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {"log_a": np.log(a / shown), "C": C / shown}, done, interrupted
+        arrays = {"log_a": np.log(product / shown), "C": C / shown_C}
+    if angles is not None:
+        angles[..., 0, :] = start.angles
+        arrays["angles"] = angles
+    return arrays, done, interrupted

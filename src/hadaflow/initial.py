@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.errors import InputError, check_whole_number
+from hadaflow.layers import differences, layer_values
 from hadaflow.model import UFM
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
 
@@ -18,30 +19,32 @@ def hadamard(
 
     Args:
         model: The model; its width must be at least its number of classes.
-        start: Spectrum or list of singular values. Cross-entropy takes the K − 1 non-trivial modes,
-            or all K, the trivial (constant) one first: it stays frozen. Leading axes are a batch.
-        rotation: R: "identity", a seed for a random rotation, or an orthogonal d × d matrix.
+        start: Spectrum or list of singular values. Cross-entropy takes the free non-trivial modes, or
+            the trivial (constant) one before them: it stays frozen. Leading axes are a batch.
+        rotation: R: "identity", a seed for a random rotation, or an orthogonal d × d matrix. Deeper
+            models have one between any two layers: the same matrix, or different ones from the seed.
         units: Units of a start that does not name its own.
 
     For n > 1 the value $\beta_i$ belongs to column $(i-1)n + 1$ of V, not to column i: every
-    sample of a class has the same features.
+    sample of a class has the same features. A start with phases (`circulant`) has them in H.
     """
-    alpha, beta = _layer_spectra(model, start, units)
-    U = model.basis.vectors
-    n = model.samples
+    layers, angles = _layer_spectra(model, start, units)
+    U, V = model.modes_of_view.vectors, _right_vectors(model, angles)
+    transposed = np.swapaxes(V, -1, -2)
     if model.depth == 1:
-        class_logits = (U * (alpha * beta)[..., None, :]) @ U.T
-        return Parameters((np.repeat(class_logits, n, axis=-1) / np.sqrt(n),))
+        return Parameters(((U * layers[0][..., None, :]) @ transposed,))
     d = model.feature_width
     if d < model.classes:
         raise InputError(
             f"Argument `width` must be at least `classes` = {model.classes} for a Hadamard start, "
             f"but is {d}."
         )
-    R = _rotation(rotation, d)[:, : model.classes]
-    W = (U * alpha[..., None, :]) @ R.T
-    class_features = (R * beta[..., None, :]) @ U.T
-    return Parameters((W, np.repeat(class_features, n, axis=-1) / np.sqrt(n)))
+    rotations = _rotations(rotation, d, model.classes, model.depth - 1)
+    left, factors = U, []
+    for sigma, R in zip(layers[:-1], rotations, strict=True):
+        factors.append((left * sigma[..., None, :]) @ R.T)
+        left = R
+    return Parameters((*factors, (left * layers[-1][..., None, :]) @ transposed))
 
 
 def lift(model: UFM, start: Any, units: str | None = None) -> Parameters:
@@ -54,22 +57,59 @@ def project(model: UFM, state: Parameters) -> Spectrum:
 
     $a = \mathrm{diag}(U^\top Z V_1)$ and $C = \mathrm{diag}(U^\top WW^\top U - V_1^\top H^\top H V_1)$
     with $V_1 = U\otimes 1/\sqrt n$: exact on Hadamard states whatever their rotation, the nearest
-    diagonal otherwise. A negative diagonal entry counts as zero.
+    diagonal otherwise. A negative diagonal entry counts as zero. For two blocks of classes the mode
+    between them comes with its angle; a start with phases is not projected.
     """
-    tilted = _hadamard_coordinates(model, state)
+    model.check_parameters(state)
+    model.check_reduced_view()
+    U = model.modes_of_view.vectors
+    V = model.blocks.sample_vectors if model.imbalance is not None else _right_vectors(model, None)
+    inner = U.T @ state.Z @ V
+    a = np.diagonal(inner, axis1=-2, axis2=-1).copy()
+    angles = None
+    if model.imbalance is not None:
+        between = np.maximum(inner[..., -1, -2:], 0.0)
+        a[..., -1] = np.hypot(between[..., 0], between[..., 1])
+        angles = np.arctan2(between[..., 1], between[..., 0])[..., None]
+    C = _layer_differences(model, state, U, V)
+
+    def folded(values):
+        kept = model.modes_of_view.fold(values[..., 1:])
+        return np.concatenate([values[..., :1], kept], axis=-1) if model.has_constant_mode else kept
+
+    return Spectrum(np.maximum(folded(a), 0.0), folded(C), RAW, angles)
+
+
+def _layer_differences(model: UFM, state: Parameters, U: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Differences of the squared layer singular values in all K modes of a full state.
+
+    Products of layers seen from the left give the first ones by division, up to a layer that is zero;
+    products seen from the right give the others.
+    """
     if model.depth == 1:
-        a = np.diagonal(tilted[0], axis1=-2, axis2=-1)
-        C = np.zeros_like(a)
-    else:
-        W, H = tilted
-        a = np.sum(W * H, axis=-1)
-        C = np.sum(W**2, axis=-1) - np.sum(H**2, axis=-1)
-    skip = model.basis.modes + 1 - model.modes
-    a, C = (
-        np.concatenate([v[..., :1], model.basis.fold(v[..., 1:])], axis=-1)[..., skip:]
-        for v in (a, C)
-    )
-    return Spectrum(np.maximum(a, 0.0), C, RAW)
+        return np.zeros((*state.batch, model.classes))
+
+    def lengths(rows: np.ndarray) -> np.ndarray:
+        found = np.linalg.norm(rows, axis=-1)
+        if rows.shape[-2] > model.classes:  # the two columns of the mode between blocks
+            found[..., -2] = np.hypot(found[..., -2], found[..., -1])
+        return found[..., : model.classes]
+
+    left, right = [U.T @ state.factors[0]], [np.swapaxes(state.factors[-1] @ V, -1, -2)]
+    for k in range(1, model.depth - 1):
+        left.append(left[-1] @ state.factors[k])
+        right.append(right[-1] @ np.swapaxes(state.factors[-1 - k], -1, -2))
+    forward = [np.ones((*state.batch, model.classes)), *map(lengths, left)]
+    backward = [np.ones((*state.batch, model.classes)), *map(lengths, right)]
+    layers = [forward[1]]
+    for k in range(1, model.depth - 1):
+        before, after = forward[k], backward[model.depth - 1 - k]
+        from_left = np.divide(forward[k + 1], before, out=np.zeros_like(before), where=before > 0)
+        from_right = np.divide(
+            backward[model.depth - k], after, out=np.zeros_like(after), where=after > 0
+        )
+        layers.append(np.where(before > 0, from_left, from_right))
+    return differences(np.stack([*layers, backward[1]]))
 
 
 def distance_from_hadamard(model: UFM, state: Parameters) -> Any:
@@ -77,18 +117,29 @@ def distance_from_hadamard(model: UFM, state: Parameters) -> Any:
 
     In Hadamard coordinates a Hadamard state consists of parallel pairs $\alpha_i r_i$, $\beta_i r_i$
     with orthonormal $r_i$. The distance is the share of the Gram matrix of all rows and columns that
-    contradicts this (at depth 1: the share of Z off the diagonal).
+    contradicts this (at depth 1: the share of Z off the diagonal). In deeper models the largest one,
+    over all ways to part the product in two. For balanced classes.
     """
-    K, n = model.classes, model.samples
-    tilted = _hadamard_coordinates(model, state)
+    model.check_parameters(state)
+    U, V = model.basis.vectors, _right_vectors(model, None)
     if model.depth == 1:
-        diagonal = np.diagonal(tilted[0], axis1=-2, axis2=-1)
+        diagonal = np.diagonal(U.T @ state.Z @ V, axis1=-2, axis2=-1)
         signal = np.sum(np.maximum(diagonal, 0.0) ** 2, axis=-1)
         total = np.sum(state.Z**2, axis=(-2, -1))
         return np.sqrt(np.maximum(1 - signal / total, 0.0))
-    W, means = tilted
-    grouped = state.H.reshape(*state.batch, -1, K, n)
-    within = (grouped - grouped.mean(axis=-1, keepdims=True)).reshape(state.H.shape)
+    cuts = [
+        _distance_of_pair(model, Parameters(state.factors[:k]).Z, Parameters(state.factors[k:]).Z)
+        for k in range(1, model.depth)
+    ]
+    return np.max(cuts, axis=0)[()]
+
+
+def _distance_of_pair(model: UFM, left: np.ndarray, right: np.ndarray) -> Any:
+    K, n = model.classes, model.samples
+    W = model.basis.vectors.T @ left
+    means = np.swapaxes(right @ _right_vectors(model, None), -1, -2)
+    grouped = right.reshape(*right.shape[:-1], K, n)
+    within = (grouped - grouped.mean(axis=-1, keepdims=True)).reshape(right.shape)
     rows = np.concatenate([W, means, np.swapaxes(within, -1, -2)], axis=-2)
     gram = rows @ np.swapaxes(rows, -1, -2)
     alpha, beta = np.linalg.norm(W, axis=-1), np.linalg.norm(means, axis=-1)
@@ -131,7 +182,7 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
     conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
     """
     Z = model.check_parameters(start).Z
-    shown = model.classes - (model.modes == model.basis.modes)
+    shown = model.classes - (not model.has_constant_mode)
     values = np.linalg.svd(Z, compute_uv=False)[..., :shown]
     if order == "ascending":
         values = values[..., ::-1]
@@ -142,47 +193,79 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
             f'Argument `order` must be "descending", "ascending" or a seed, but is {order!r}.'
         )
     if shown == model.classes:
-        values = np.concatenate([values[..., :1], model.basis.fold(values[..., 1:])], axis=-1)
+        folded = model.modes_of_view.fold(values[..., 1:])
+        values = np.concatenate([values[..., :1], folded], axis=-1)
     else:
-        values = model.basis.fold(values)
+        values = model.modes_of_view.fold(values)
     return spectrum(values, units=RAW)
 
 
-def layer_singular_values(a: np.ndarray, C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """α and β with αβ = a and α² − β² = C; the smaller one by division, without cancellation."""
-    larger = np.sqrt((np.hypot(C, 2 * a) + np.abs(C)) / 2)
-    smaller = np.divide(a, larger, out=np.zeros_like(a), where=larger > 0)
-    return np.where(C >= 0, larger, smaller), np.where(C >= 0, smaller, larger)
-
-
-def _layer_spectra(model: UFM, start: Any, units: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Raw α and β for all K modes; the trivial mode is zero unless given."""
+def _layer_spectra(
+    model: UFM, start: Any, units: str | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Raw singular values of the layers for all K modes, the trivial one zero unless given; angles."""
     given = start if isinstance(start, Spectrum) else spectrum(start)
-    if given.modes == model.basis.modes + 1 and model.modes == model.basis.modes:
+    trivial = None
+    if given.modes == model.modes + 1 and not model.has_constant_mode:
         # The trivial mode of a cross-entropy start: check the others, keep it.
-        nontrivial = Spectrum(given.a[..., 1:], given.C[..., 1:], given.units)
-        model.scaled(nontrivial, units)
-        raw = model.result_units(given, given.units or units) == RAW
-        factor = 1.0 if raw else model.singular_value_scale
-        values = [v * factor for v in (given.a, given.C)]
+        trivial = Spectrum(given.a[..., :1], given.C[..., :1], given.units, given.angles)
+        kept = None if given.angles is None else given.angles[..., 1:]
+        given = Spectrum(given.a[..., 1:], given.C[..., 1:], given.units, kept)
+    scaled = model.scaled(given, units)
+    a, C = scaled.a * model.singular_value_scale, scaled.C * model.difference_scale
+    if model.has_constant_mode:
+        trivial_a, trivial_C = a[..., :1], C[..., :1]
     else:
-        scaled = model.scaled(given, units)
-        factor = model.singular_value_scale
-        pad = [(0, 0)] * (scaled.a.ndim - 1) + [(model.basis.modes + 1 - model.modes, 0)]
-        values = [np.pad(v * factor, pad) for v in (scaled.a, scaled.C)]
-    a, C = (np.concatenate([v[..., :1], model.nontrivial(v)], axis=-1) for v in values)
-    return layer_singular_values(a, C)
+        trivial_a, trivial_C = np.zeros_like(a[..., :1]), np.zeros_like(C[..., :1])
+    if trivial is not None:
+        in_raw = model.result_units(given, given.units or units) == RAW
+        trivial_a = trivial.a * (1.0 if in_raw else model.singular_value_scale)
+        if np.any(trivial.C):
+            trivial_C = trivial.C * (1.0 if in_raw else model.difference_scale)
+    a = np.concatenate([trivial_a, model.nontrivial(a)], axis=-1)
+    C = np.concatenate([trivial_C, model.nontrivial(C)], axis=-1)
+    return layer_values(model.depth, a, C), scaled.angles
 
 
-def _hadamard_coordinates(model: UFM, state: Parameters) -> tuple[np.ndarray, ...]:
-    """(UᵀW, (H V₁)ᵀ), both K × d; at depth 1 (UᵀZV₁,)."""
-    model.check_parameters(state)
-    U, K, n = model.basis.vectors, model.classes, model.samples
-    last = state.factors[-1]
-    class_sums = last.reshape(*last.shape[:-1], K, n).sum(axis=-1) / np.sqrt(n)
-    if model.depth == 1:
-        return (U.T @ class_sums @ U,)
-    return U.T @ state.W, np.swapaxes(class_sums @ U, -1, -2)
+def _right_vectors(model: UFM, angles: np.ndarray | None) -> np.ndarray:
+    r"""Vectors of the samples, one column for each of the K modes, trivial first.
+
+    $U\otimes 1/\sqrt n$, each pair of conjugate characters turned by its phase.
+    """
+    if model.imbalance is not None:
+        assert angles is not None
+        columns = model.blocks.sample_vectors
+        first, second = columns[:, -2], columns[:, -1]
+        between = np.cos(angles) * first + np.sin(angles) * second
+        inside = np.broadcast_to(columns[:, :-2], (*angles.shape[:-1], *columns[:, :-2].shape))
+        return np.concatenate([inside, between[..., None]], axis=-1)
+    U = model.basis.vectors
+    if angles is not None:
+        U = _turned(model, U, angles)
+    return np.repeat(U, model.samples, axis=-2) / np.sqrt(model.samples)
+
+
+def _turned(model: UFM, U: np.ndarray, angles: np.ndarray) -> np.ndarray:
+    """Columns of U with the planes of conjugate pairs turned, the real ones with their sign."""
+    phases = model.basis.expand(angles)
+    turned = np.array(np.broadcast_to(U, (*angles.shape[:-1], *U.shape)))
+    multiplicity = model.basis.multiplicity
+    starts = 1 + np.cumsum(multiplicity) - multiplicity
+    singles, pairs = starts[multiplicity == 1], starts[multiplicity == 2]
+    turned[..., singles] *= np.cos(phases[..., None, singles - 1]).round()
+    cos, sin = np.cos(phases[..., None, pairs - 1]), np.sin(phases[..., None, pairs - 1])
+    first, second = U[:, pairs], U[:, pairs + 1]
+    # Z takes cos to λ's phase: the right vectors turn the other way.
+    turned[..., pairs] = cos * first + sin * second
+    turned[..., pairs + 1] = cos * second - sin * first
+    return turned
+
+
+def _rotations(rotation: Any, d: int, columns: int, count: int) -> list[np.ndarray]:
+    """The first columns of one rotation for every place between two layers."""
+    seeded = isinstance(rotation, int | np.integer) and count > 1
+    chosen = [(_check_seed(rotation), k) for k in range(count)] if seeded else [rotation] * count
+    return [_rotation(r, d)[:, :columns] for r in chosen]
 
 
 def _rotation(rotation: Any, d: int) -> np.ndarray:
@@ -193,8 +276,9 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
             f'Argument `rotation` must be "identity", a seed or a {d}×{d} orthogonal matrix, '
             f"but is {rotation!r}."
         )
-    if isinstance(rotation, int | np.integer):
-        gaussian_matrix = np.random.default_rng(_check_seed(rotation)).standard_normal((d, d))
+    if isinstance(rotation, int | np.integer | tuple):
+        seed = rotation if isinstance(rotation, tuple) else _check_seed(rotation)
+        gaussian_matrix = np.random.default_rng(seed).standard_normal((d, d))
         Q, R = np.linalg.qr(gaussian_matrix)
         return Q * np.sign(np.diagonal(R))
     matrix = np.asarray(rotation, dtype=float)
@@ -216,10 +300,10 @@ def compress(
     """The same state in the span of W's rows and H's columns, which the flow never leaves.
 
     Returns the narrower model, the state rotated into it, and the way back. Width beyond K(1 + n)
-    costs nothing this way.
+    costs nothing this way, at depth 2.
     """
-    span = model.classes * (1 + model.samples)
-    if model.depth == 1 or model.feature_width <= span:
+    span = model.classes + model.total_samples
+    if model.depth != 2 or model.feature_width <= span:
         return model, state, lambda small: small
     W, H = state.factors
     Q, _ = np.linalg.qr(np.concatenate([np.swapaxes(W, -1, -2), H], axis=-1))

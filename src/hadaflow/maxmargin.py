@@ -7,6 +7,7 @@ import numpy as np
 
 from hadaflow.errors import InputError
 from hadaflow.model import UFM
+from hadaflow.precision import double_precision
 from hadaflow.states import Parameters
 
 # A dense non-negative least-squares problem is solved, whose cost grows like the cube of this.
@@ -17,15 +18,17 @@ def margins(model: UFM, state: Any) -> np.ndarray:
     r"""Margins of every sample: $(w_c - w_{c'})^\top h_{ic}$, right logit minus each wrong one.
 
     A full state gives shape (…, Kn, K − 1), the wrong classes in order. A spectrum gives
-    $(\Psi a)_j$ in scaled units, shape (…, K − 1): every sample has the same margins.
+    $(\Psi a)_j$ in scaled units, one for each free mode: every sample has the same margins. For two
+    blocks of classes those of a sample of each block, its own classes first, then the other block.
     """
     if not isinstance(state, Parameters):
         scaled = model.scaled(state)
-        return model.basis.psi(scaled.a[..., -model.basis.modes :])
+        with double_precision():
+            return np.concatenate(model.margins_of(scaled.a, scaled.angles), axis=-1)
     Z = model.check_parameters(state).Z
-    K, n = model.classes, model.samples
-    label = np.repeat(np.arange(K), n)
-    sample = np.arange(K * n)
+    K = model.classes
+    label = np.repeat(np.arange(K), model.samples_by_class)
+    sample = np.arange(model.total_samples)
     difference = Z[..., label, sample][..., None, :] - Z
     wrong = np.array([[k for k in range(K) if k != c] for c in label])
     return np.swapaxes(difference, -1, -2)[..., sample[:, None], wrong]
@@ -54,9 +57,10 @@ def max_margin(model: UFM, state: Parameters) -> MaxMargin:
     relative to $\|(W, H)\|$: zero exactly at KKT points. The optimal value, attained at neural
     collapse, is $(K-1)\sqrt n$.
     """
-    if model.depth != 2:
+    if model.depth != 2 or model.imbalance is not None:
         raise InputError(
-            "The max-margin problem of Eq. (3) is about W and H: it needs `depth` = 2."
+            "The max-margin problem of Eq. (3) is about W and H of balanced classes: it needs "
+            "`depth` = 2 and no `imbalance`."
         )
     model.check_parameters(state)
     if state.batch:

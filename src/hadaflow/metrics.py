@@ -20,12 +20,13 @@ from hadaflow.distances import (
     kl,
     l2,
     log_ratio,
-    norm,
     reverse_kl,
     smallest,
 )
 from hadaflow.errors import InputError
-from hadaflow.model import MSE, UFM
+from hadaflow.layers import layer_values
+from hadaflow.matrix_metrics import FULL, loss_per_energy
+from hadaflow.model import UFM
 from hadaflow.precision import double_precision, to_numpy
 from hadaflow.states import RAW, Parameters
 
@@ -35,16 +36,18 @@ Metric = str | Callable[..., Any]
 
 
 def _of_nontrivial(function):
-    return lambda model, a, C: function(model.nontrivial(a))
+    return lambda model, a, C, *angles: function(model.nontrivial(a))
 
 
-def _layer_alignment(sign: int):
-    r"""Distance of α² (WWᵀ) or β² (HᵀH) from uniform; α² = w + C/2, β² = w − C/2 up to a factor."""
+def _alignment_w_reduced(model: UFM, a, C, *angles):
+    """Distance of WWᵀ from uniform: the squares of the first layer."""
+    return alignment(model.nontrivial(layer_values(model.depth, a, C)[0] ** 2))
 
-    def layer_alignment(model: UFM, a, C):
-        return alignment(model.nontrivial(model.mobility(a, C) + sign * C / 2))
 
-    return layer_alignment
+def _alignment_h_reduced(model: UFM, a, C, *angles):
+    """Distance of HᵀH from uniform: the squares of the product of all other layers."""
+    rest = layer_values(model.depth, a, C)[1:]
+    return alignment(model.nontrivial(jnp.prod(rest, axis=0) ** 2))
 
 
 REDUCED: dict[str, Callable[..., Any]] = {
@@ -54,222 +57,41 @@ REDUCED: dict[str, Callable[..., Any]] = {
     "frobenius": _of_nontrivial(frobenius),
     "log_ratio": _of_nontrivial(log_ratio),
     "collapse_deviation": _of_nontrivial(collapse_deviation),
-    "energy": lambda model, a, C: model.energy(a),
-    "log_energy": lambda model, a, C: model.log_energy(a),
-    "loss": lambda model, a, C: model.energy(a) * _samples(model),
-    "log_loss": lambda model, a, C: model.log_energy(a) + jnp.log(_samples(model)),
-    "margin": lambda model, a, C: smallest(model.basis.psi(a[-model.basis.modes :])),
-    "alignment_w": _layer_alignment(1),
-    "alignment_h": _layer_alignment(-1),
-    "alignment_z": _of_nontrivial(alignment),
-    "label_divergence": lambda model, a, C: _label_divergence(model, a),
-}
-
-
-def _label_divergence(model: UFM, a):
-    r"""$\sum_i a_i^*\log(a_i^*/a_i) - a_i^* + a_i$ from the fixed point of the labels: it only falls."""
-    goal = np.maximum(fixed_point(model), 0.0)
-    positive = goal > 0
-    logs = jnp.log(jnp.where(positive, goal, 1.0)) - jnp.log(jnp.where(positive, a, 1.0))
-    return jnp.sum(model.nontrivial(goal * logs - goal + a))
-
-
-def _samples(model: UFM) -> float:
-    """What turns the loss of one sample into the loss: Kn for a sum, 1 for a mean."""
-    return model.classes * model.samples / model.loss_divisor
-
-
-# --- for a full state (tuple of factors) ---------------------------------------------------------
-
-
-def _etf(model: UFM):
-    """S = I − 11ᵀ/K, the simplex equiangular tight frame."""
-    return jnp.asarray(np.eye(model.classes) - 1 / model.classes)
-
-
-def _simplex(model: UFM):
-    """S ⊗ 1ᵀ, the direction of the collapsed logits."""
-    return jnp.repeat(_etf(model), model.samples, axis=1)
-
-
-def _shown(model: UFM, factors) -> Any:
-    """The factors that distances to collapse look at.
-
-    As the paper takes them for cross-entropy; for MSE without the trivial mode, which learns too and
-    is no part of the simplex.
-    """
-    if model.loss != MSE:
-        return factors
-    first, *rest = factors
-    centred = (first - jnp.mean(first, axis=0, keepdims=True), *rest)
-    if len(centred) == 1:
-        return centred
-    H = centred[1]
-    by_class = H.reshape(H.shape[0], model.classes, model.samples)
-    trivial = jnp.mean(by_class, axis=(1, 2), keepdims=True)
-    return centred[0], (by_class - trivial).reshape(H.shape)
-
-
-def _signal_subspace(model: UFM):
-    """Right vectors V₁ = U ⊗ 1/√n of the class means, Kn × K."""
-    n = model.samples
-    return jnp.asarray(np.kron(model.basis.vectors, np.full((n, 1), n**-0.5)))
-
-
-def singular_values(model: UFM, factors):
-    """The largest K − 1 singular values of the logits, descending."""
-    Z = model.logits(_shown(model, factors))
-    return jnp.linalg.svd(Z, compute_uv=False)[: model.classes - 1]
-
-
-def _distance(matrix, target, nuclear: bool):
-    """Frobenius distance of two matrices, each divided by its nuclear or Frobenius norm."""
-    size = (lambda m: jnp.linalg.norm(m, "nuc")) if nuclear else jnp.linalg.norm
-    return norm(matrix / size(matrix) - target / size(target))
-
-
-def _alignment_z(model, factors):
-    return _distance(model.logits(_shown(model, factors)), _simplex(model), nuclear=True)
-
-
-def _alignment_w(model, factors):
-    W, _ = _shown(model, factors)
-    return _distance(W @ W.T, _etf(model), nuclear=True)
-
-
-def _alignment_h(model, factors):
-    _, H = _shown(model, factors)
-    target = _simplex(model)
-    return _distance(H.T @ H, target.T @ target, nuclear=True)
-
-
-def _residual(model, factors):
-    r"""Share of Z outside the signal subspace, $\|Z - U U^\top Z V V^\top\|_F/\|Z\|_F$, U normalized."""
-    Z = model.logits(factors)
-    U, V = jnp.asarray(model.basis.vectors)[:, 1:], _signal_subspace(model)[:, 1:]
-    return jnp.linalg.norm(Z - U @ (U.T @ Z @ V) @ V.T) / jnp.linalg.norm(Z)
-
-
-def _off_diagonal(model, factors):
-    """Share of Z that is not diagonal in the Hadamard basis: zero while the vectors are frozen."""
-    Z = model.logits(factors)
-    U, V = jnp.asarray(model.basis.vectors), _signal_subspace(model)
-    diagonal = jnp.diagonal(U.T @ Z @ V)
-    return jnp.linalg.norm(Z - (U * diagonal[None, :]) @ V.T) / jnp.linalg.norm(Z)
-
-
-def _margin(model, factors):
-    Z = model.logits(factors)
-    Y = jnp.asarray(model.one_hot)
-    right = jnp.sum(Y * Z, axis=0, keepdims=True)
-    return smallest(jnp.where(Y == 0, right - Z, jnp.inf))
-
-
-def _class_means(model, factors):
-    """Class means of the features, d × K, and features grouped by class, d × K × n."""
-    _, H = factors
-    grouped = H.reshape(H.shape[0], model.classes, model.samples)
-    return jnp.mean(grouped, axis=2), grouped
-
-
-def _nc1_parts(model, factors):
-    means, grouped = _class_means(model, factors)
-    within = (grouped - means[:, :, None]).reshape(means.shape[0], -1)
-    between = means - jnp.mean(means, axis=1, keepdims=True)
-    return within, between
-
-
-def _nc1_quot(model, factors):
-    r"""$\mathrm{tr}\,\Sigma_W / \mathrm{tr}\,\Sigma_B$: within-class over between-class variance."""
-    within, between = _nc1_parts(model, factors)
-    return jnp.sum(within**2) / model.samples / jnp.sum(between**2)
-
-
-def _nc1_pinv(model, factors):
-    r"""$\mathrm{tr}(\Sigma_W\Sigma_B^+)/K$ (Papyan et al. 2020)."""
-    within, between = _nc1_parts(model, factors)
-    K, n = model.classes, model.samples
-    inverse = jnp.linalg.pinv(between @ between.T / K, rtol=1e-10)
-    return jnp.sum(within * (inverse @ within)) / (K * n) / K
-
-
-def _nc1_cdnv(model, factors):
-    """Class-distance normalized variance, averaged over pairs (Galanti et al. 2022)."""
-    means, grouped = _class_means(model, factors)
-    variance = jnp.mean(jnp.sum((grouped - means[:, :, None]) ** 2, axis=0), axis=1)
-    pair = np.triu_indices(model.classes, 1)
-    gaps = jnp.sum((means[:, pair[0]] - means[:, pair[1]]) ** 2, axis=0)
-    return jnp.mean((variance[pair[0]] + variance[pair[1]]) / (2 * gaps))
-
-
-def _nc2_etf_err(model, factors):
-    r"""$\|\bar H^\top\bar H/\|\cdot\|_F - S/\|S\|_F\|_F$."""
-    means, _ = _class_means(model, factors)
-    return _distance(means.T @ means, _etf(model), nuclear=False)
-
-
-def _nc3_etf_err(model, factors):
-    r"""$\|WW^\top/\|\cdot\|_F - S/\|S\|_F\|_F$, the paper's NC3."""
-    W, _ = factors
-    return _distance(W @ W.T, _etf(model), nuclear=False)
-
-
-def _nc3_dual_err(model, factors):
-    r"""$\|W^\top/\|W\|_F - \bar H/\|\bar H\|_F\|_F$, self-duality of classifier and class means."""
-    W, _ = factors
-    means, _ = _class_means(model, factors)
-    return _distance(W.T, means, nuclear=False)
-
-
-def _of_singular_values(function):
-    return lambda model, factors: function(singular_values(model, factors))
-
-
-def _log_loss(model, factors):
-    return jax.nn.logsumexp(model.log_losses(model.logits(factors))) - jnp.log(
-        float(model.loss_divisor)
-    )
-
-
-FULL: dict[str, Callable[..., Any]] = {
-    "kl": _of_singular_values(kl),
-    "reverse_kl": _of_singular_values(reverse_kl),
-    "log_ratio": _of_singular_values(log_ratio),
-    "l2": lambda model, factors: _alignment_z(model, factors) ** 2 / 2,
-    "frobenius": lambda model, factors: (
-        _distance(model.logits(_shown(model, factors)), _simplex(model), nuclear=False) ** 2
+    "energy": lambda model, a, C, *angles: model.energy(a, *angles),
+    "log_energy": lambda model, a, C, *angles: model.log_energy(a, *angles),
+    "loss": lambda model, a, C, *angles: model.energy(a, *angles) * loss_per_energy(model),
+    "log_loss": lambda model, a, C, *angles: (
+        model.log_energy(a, *angles) + np.log(loss_per_energy(model))
     ),
-    "collapse_deviation": lambda model, factors: full_collapse_deviation(model, factors),
-    "energy": lambda model, factors: jnp.exp(_log_loss(model, factors)) / _samples(model),
-    "log_energy": lambda model, factors: _log_loss(model, factors) - jnp.log(_samples(model)),
-    "loss": lambda model, factors: jnp.exp(_log_loss(model, factors)),
-    "log_loss": _log_loss,
-    "margin": _margin,
-    "alignment_w": _alignment_w,
-    "alignment_h": _alignment_h,
-    "alignment_z": _alignment_z,
-    "residual": _residual,
-    "off_diagonal": _off_diagonal,
-    "nc1_pinv": _nc1_pinv,
-    "nc1_quot": _nc1_quot,
-    "nc1_cdnv": _nc1_cdnv,
-    "nc2_etf_err": _nc2_etf_err,
-    "nc3_etf_err": _nc3_etf_err,
-    "nc3_dual_err": _nc3_dual_err,
+    "margin": lambda model, a, C, *angles: smallest(jnp.concatenate(model.margins_of(a, *angles))),
+    "alignment_w": _alignment_w_reduced,
+    "alignment_h": _alignment_h_reduced,
+    "alignment_z": _of_nontrivial(alignment),
+    "label_divergence": lambda model, a, C, *angles: _label_divergence(model, a, C),
 }
 
 
-def full_collapse_deviation(model: UFM, factors):
-    r"""Spectral distance of the centred logits from the simplex, (K−1)·‖Z/‖Z‖_* − S/‖S‖_*‖₂.
+def _label_divergence(model: UFM, a, C):
+    r"""Bregman divergence from the fixed point of the labels, $\phi'' = 1/w$: it only falls.
 
-    On a Hadamard state it is $\max_i|(K-1)\hat a_i - 1|$. The class-constant part of the logits,
-    which the softmax does not see and the flow does not move, is left out.
+    Depth 2, balanced: $\sum_i a_i^*\log(a_i^*/a_i) - a_i^* + a_i$. Deeper models: balanced ones.
     """
-    Z = model.logits(factors)
-    centred = Z - jnp.mean(Z, axis=0, keepdims=True)
-    target = _simplex(model) * ((model.classes - 1) * model.samples**0.5) ** -1
-    gap = centred / jnp.linalg.norm(centred, "nuc") - target
-    return (model.classes - 1) * jnp.linalg.norm(gap, 2)
+    goal = np.maximum(fixed_point(model), 0.0)
+    if model.depth == 1:
+        terms = (a - goal) ** 2 / 2
+    elif model.depth == 2:
+        # φ′ = log(a + w) up to a constant.
+        w, w_goal = model.mobility(a, C), model.mobility(jnp.asarray(goal), C)
+        positive = goal > 0
+        logs = jnp.log(jnp.where(positive, goal + w_goal, 1.0)) - jnp.log(
+            jnp.where(positive, a + w, 1.0)
+        )
+        terms = goal * logs - w_goal + w
+    else:
+        q = 2 / model.depth
+        slope = a ** (q - 1) / (q - 1)
+        terms = (goal**q - a**q) / (q * (q - 1)) - slope * (goal - a)
+    return jnp.sum(model.nontrivial(terms))
 
 
 # --- evaluation ----------------------------------------------------------------------------------
@@ -278,15 +100,21 @@ def full_collapse_deviation(model: UFM, factors):
 def metric_names(view: str, model: UFM | None = None) -> list[str]:
     """Names of the metrics for the "reduced" or the "full" view.
 
-    Those that every model has; with a `model`, also those that it has beside them.
+    Those that the paper's model has; with a `model`, those that it has.
     """
-    names = set(FULL if view == "full" else REDUCED)
-    if model is None or not model.soft_labels:
-        names.discard("label_divergence")
-    return sorted(names)
+    names = sorted(FULL if view == "full" else REDUCED)
+    if model is None:
+        return [name for name in names if name != "label_divergence"]
+    return [name for name in names if applies(name, view, model)]
 
 
 _TWO_LAYERS = ("alignment_w", "alignment_h", *(n for n in FULL if n.startswith("nc")))
+# Distances from the simplex that a spectrum alone does not tell when the right vectors turn, and
+# shares of the logits in the Hadamard basis.
+_OF_ONE_BASIS = {
+    "reduced": ("l2", "frobenius", "alignment_w", "alignment_h", "alignment_z"),
+    "full": ("residual", "off_diagonal"),
+}
 
 
 def check_metric(metric: Metric, view: str, model: UFM) -> None:
@@ -294,9 +122,17 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     if callable(metric):
         return
     if model.depth == 1 and metric in _TWO_LAYERS:
-        raise InputError(f"Metric `{metric}` is about W and H and needs `depth` = 2.")
+        raise InputError(f"Metric `{metric}` is about W and H and needs `depth` of at least 2.")
+    if model.imbalance is not None and metric in _OF_ONE_BASIS[view]:
+        raise InputError(
+            f"Metric `{metric}` needs balanced classes in the {view} view, but `imbalance` is given."
+        )
     if metric == "label_divergence":
         fixed_point(model)  # refuses a model without one
+        if model.penalized:
+            raise InputError(
+                "Metric `label_divergence` must have soft labels without `weight_decay`."
+            )
     table, other = (FULL, REDUCED) if view == "full" else (REDUCED, FULL)
     if metric in table:
         return
@@ -305,6 +141,15 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
         kind = "full" if view == "reduced" else "reduced"
         raise InputError(f"Metric `{metric}` needs a {kind} state; for a {view} one: {allowed}.")
     raise InputError(f"Unknown metric {metric!r}; allowed are {allowed}.")
+
+
+def applies(metric: str, view: str, model: UFM) -> bool:
+    """Has this model that metric?"""
+    try:
+        check_metric(metric, view, model)
+    except InputError:
+        return False
+    return True
 
 
 def measure(metric: Metric, model: UFM, state: Any, units: str | None = None) -> Any:
@@ -364,9 +209,20 @@ def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: s
         check_metric(metric, "reduced", model)
         scaled = model.scaled(state, units)
         arrays, batch, view = (scaled.a, scaled.C), scaled.a.shape[:-1], "reduced"
+        if scaled.angles is not None:
+            _check_angles(metric, model)
+            arrays = (*arrays, scaled.angles)
     with double_precision():
         flat = [jnp.asarray(x).reshape(-1, *x.shape[len(batch) :]) for x in arrays]
         return to_numpy(_compiled(metric, model, view, raw, flow)(*flat).reshape(batch))
+
+
+def _check_angles(metric: Metric, model: UFM) -> None:
+    """The distances of matrices from the simplex need more than the moduli of modes with phases."""
+    if model.imbalance is None and metric in _OF_ONE_BASIS["reduced"]:
+        raise InputError(
+            f"Metric `{metric}` is not told by the moduli of modes with phases: `lift` the state."
+        )
 
 
 @functools.lru_cache(maxsize=256)
@@ -399,9 +255,9 @@ def _as_function(metric: Metric, model: UFM, view: str, raw: bool) -> Callable[.
             return lambda *factors: FULL[metric](model, factors)
         return metric
     if isinstance(metric, str):
-        return lambda a, C: REDUCED[metric](model, a, C)
+        return lambda a, C, *angles: REDUCED[metric](model, a, C, *angles)
     scale = model.singular_value_scale if raw else 1.0
-    return lambda a, C: metric(a * scale)
+    return lambda a, C, *angles: metric(a * scale)
 
 
 def _clock_scale(model: UFM, view: str, raw: bool, flow: str | None) -> float:
@@ -415,19 +271,7 @@ def _clock_scale(model: UFM, view: str, raw: bool, flow: str | None) -> float:
 
 
 def _reduced_velocity(model: UFM, arrays, flow: str):
-    a, C = arrays
-    direction, slowness = model.drive(a)
-    velocity = model.mobility(a, C) * direction
-    drift = jnp.zeros_like(C)
-    if flow == "gradient" or model.penalized:
-        velocity = velocity * jnp.exp(-slowness)
-    if model.penalized:
-        lost, drift_lost = model.decay(a, C)
-        velocity, drift = velocity - lost, drift - drift_lost
-    if flow == "normalized":
-        length = jnp.linalg.norm(model.all_values(velocity))
-        return velocity / length, drift / length
-    return velocity, drift
+    return model.reduced_velocity(*arrays, normalized=flow == "normalized")
 
 
 def _full_velocity(model: UFM, factors, flow: str):

@@ -12,243 +12,51 @@ the textbook form $1 - \nu$ has long rounded to zero.
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis, pad, with_front
-from hadaflow.errors import InputError, check_whole_number
-from hadaflow.labels import check_labels, difference_table
+from hadaflow import layers, phases
+from hadaflow.bases import pad, with_front
 from hadaflow.precision import float64
-from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
+from hadaflow.problem import CROSS_ENTROPY, MSE, Problem
+from hadaflow.states import Parameters
 
-CROSS_ENTROPY, MSE = "cross_entropy", "mse"
+__all__ = ["CROSS_ENTROPY", "MSE", "UFM", "log_softplus"]
 
 
 @dataclasses.dataclass(frozen=True)
-class UFM:
+class UFM(Problem):
     r"""The unconstrained features model (Eq. 1): free features, linear classifier.
 
     Args:
-        classes: Number of classes K, a power of two.
+        classes: Number of classes K, from 2 on.
         samples: Samples per class n.
         width: Feature dimension d; K when left out.
-        depth: Number of factors of the logit matrix: 2 is the paper's $Z = WH$, 1 is direct
-            optimization of the logits (Eq. 13).
+        depth: Number N of factors of the logit matrix: 2 is the paper's $Z = WH$, 1 is direct
+            optimization of the logits (Eq. 13), more is $Z = W_1 W_2\cdots H$.
         loss: "cross_entropy" or "mse" ($\frac12\|Y - Z\|_F^2$).
         reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run Kn times
             slower and changes nothing in scaled units.
         group: Orders of the cyclic factors of an abelian group on the classes, such as (10,) or
-            (2, 4), whose characters replace the Sylvester columns; $Z_2^m$ when left out. A reduced
-            state then has one singular value for each pair of conjugate characters.
+            (2, 4), whose characters are the basis. Left out: $Z_2^m$ (Sylvester) when K is a power of
+            two, else the cyclic group. A reduced state has one singular value for each pair of
+            conjugate characters. With `imbalance`, a pair of groups, one for each block.
         label_smoothing: Share s of every label that is spread evenly over all classes.
         label_distribution: Soft labels instead: the probability of each class for a sample of class
             0, classes in the order of the group; for class h shifted by h. The same for g and −g.
         temperature: Logits are divided by it before the softmax.
-        weight_decay: λ_W and λ_H of the penalties $\frac{\lambda_W}2\|W\|^2 + \frac{\lambda_H}2\|H\|^2$,
-            one number for both or a pair, in the units of the matrices. Depth 2.
+        weight_decay: λ of the penalties $\frac{\lambda_W}2\|W\|^2 + \frac{\lambda_H}2\|H\|^2$, one
+            number for all layers or one for each, in the units of the matrices.
+        imbalance: Blocks of (classes, samples of each) instead of `samples`, such as
+            ((4, 5), (4, 1)). Two blocks have a reduced view.
 
     Examples:
-        >>> UFM(classes=8).modes
-        7
+        >>> UFM(classes=8).modes, UFM(classes=10).modes
+        (7, 5)
     """
-
-    classes: int
-    samples: int = 1
-    width: int | None = None
-    depth: int = 2
-    loss: str = CROSS_ENTROPY
-    reduction: str = "sum"
-    group: tuple[int, ...] | None = None
-    label_smoothing: float = 0.0
-    label_distribution: tuple[float, ...] | None = None
-    temperature: float = 1.0
-    weight_decay: float | tuple[float, float] = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("classes", "samples", "depth"):
-            object.__setattr__(self, name, check_whole_number(name, getattr(self, name)))
-        if self.group is not None:
-            object.__setattr__(self, "group", check_group(self.group))
-            if math.prod(self.group) != self.classes:
-                raise InputError(
-                    f"Argument `group` must have `classes` = {self.classes} elements, but "
-                    f"{self.group} has {math.prod(self.group)}."
-                )
-        make_basis(self.classes, self.group)  # refuses a number of classes it does not fit
-        if self.depth > 2:
-            raise InputError(
-                f"Argument `depth` must be 1 (direct logits) or 2 (Z = WH), but is {self.depth}."
-            )
-        if self.width is None:
-            object.__setattr__(self, "width", self.classes)
-        elif self.depth == 1:
-            raise InputError(
-                f"Argument `width` does not apply at depth 1 (there are no features), "
-                f"but is {self.width}."
-            )
-        object.__setattr__(self, "width", check_whole_number("width", self.width))
-        if self.loss not in (CROSS_ENTROPY, MSE):
-            raise InputError(
-                f'Argument `loss` must be "cross_entropy" or "mse", but is {self.loss!r}.'
-            )
-        if self.reduction not in ("sum", "mean"):
-            raise InputError(
-                f'Argument `reduction` must be "sum" or "mean", but is {self.reduction!r}.'
-            )
-
-        self._check_labels()
-        object.__setattr__(self, "weight_decay", _check_decay(self.weight_decay, self.depth))
-
-    def _check_labels(self) -> None:
-        for name in ("label_smoothing", "temperature"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-                raise InputError(f"Argument `{name}` must be a number, but is {value!r}.")
-            object.__setattr__(self, name, float(value))
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(
-                "Argument `label_smoothing` must be from 0 to below 1, "
-                f"but is {self.label_smoothing!r}."
-            )
-        if not 0 < self.temperature < math.inf:
-            raise InputError(
-                f"Argument `temperature` must be a positive number, but is {self.temperature!r}."
-            )
-        if self.label_distribution is not None:
-            if self.label_smoothing:
-                raise InputError(
-                    "Give one of `label_smoothing` and `label_distribution`, but not both."
-                )
-            checked = check_labels(self.label_distribution, self.basis)
-            object.__setattr__(self, "label_distribution", None if checked[0] == 1 else checked)
-        if self.loss == MSE and (self.soft_labels or self.temperature != 1):
-            raise InputError(
-                'Soft labels and temperature need loss = "cross_entropy": with MSE there is no '
-                "softmax."
-            )
-
-    # --- shape and scale -------------------------------------------------------------------------
-
-    @functools.cached_property
-    def basis(self) -> Sylvester | AbelianGroup:
-        return make_basis(self.classes, self.group)
-
-    @property
-    def modes(self) -> int:
-        """Entries of a reduced state: the free modes of the basis, K − 1 for Sylvester.
-
-        One more for MSE, the constant mode first, because it learns too.
-        """
-        return self.basis.modes + (self.loss == MSE)
-
-    @property
-    def factor_shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shapes of the parameter matrices: W and H, or Z."""
-        K, N, d = self.classes, self.classes * self.samples, self.feature_width
-        return ((K, N),) if self.depth == 1 else ((K, d), (d, N))
-
-    @property
-    def factor_names(self) -> tuple[str, ...]:
-        """Names of the parameter matrices."""
-        return ("Z",) if self.depth == 1 else ("W", "H")
-
-    @property
-    def feature_width(self) -> int:
-        assert self.width is not None
-        return self.width
-
-    @property
-    def singular_value_scale(self) -> float:
-        """Raw singular value per scaled one, K√n."""
-        return self.classes * math.sqrt(self.samples)
-
-    @property
-    def time_scale(self) -> float:
-        """Scaled time per raw time: 2√n at depth 2, 1/K at depth 1; Kn times less for a mean."""
-        n, N = self.samples, self.depth
-        scale = N * math.sqrt(n) * self.singular_value_scale ** (1 - 2 / N)
-        return scale / self.loss_divisor
-
-    @property
-    def loss_divisor(self) -> int:
-        return self.classes * self.samples if self.reduction == "mean" else 1
-
-    @property
-    def soft_labels(self) -> bool:
-        """Is any label other than one-hot? Then the flow settles at a finite point."""
-        return self.label_smoothing > 0 or self.label_distribution is not None
-
-    @property
-    def settles(self) -> bool:
-        """Does the flow end at a finite point, instead of growing for ever?"""
-        return self.loss == MSE or self.soft_labels or self.penalized
-
-    @property
-    def penalized(self) -> bool:
-        return self.decays != (0.0, 0.0)
-
-    @property
-    def decays(self) -> tuple[float, float]:
-        """λ_W and λ_H."""
-        assert isinstance(self.weight_decay, tuple)
-        return self.weight_decay
-
-    @property
-    def scaled_decays(self) -> tuple[float, float]:
-        """λ_W and λ_H per unit of scaled time."""
-        return self.decays[0] / self.time_scale, self.decays[1] / self.time_scale
-
-    @property
-    def decay_strength(self) -> float:
-        r"""$\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$ (Kn times it for a mean): at 1 all modes die."""
-        return math.sqrt(self.decays[0] * self.decays[1] / self.samples) * self.loss_divisor
-
-    @functools.cached_property
-    def label_probabilities(self) -> np.ndarray:
-        """q: the probability of every class for a sample of class 0."""
-        if self.label_distribution is not None:
-            return np.array(self.label_distribution)
-        smooth = np.full(self.classes, self.label_smoothing / self.classes)
-        smooth[0] += 1 - self.label_smoothing
-        return smooth
-
-    @functools.cached_property
-    def _folded_labels(self) -> np.ndarray:
-        """Q at the first member of every class of the basis, the trivial one in front."""
-        return self.label_probabilities[self.basis.representatives]
-
-    def scaled(self, start: Any, units: str | None = None) -> Spectrum:
-        """`start` (a spectrum or a list of numbers) checked against the model, in scaled units.
-
-        A spectrum that names its own units is read in those; else in `units`; else as scaled.
-        """
-        given = start if isinstance(start, Spectrum) else spectrum(start)
-        if given.modes != self.modes:
-            kind = "free modes of " + " × ".join(f"Z_{n}" for n in self.basis.group)
-            if self.group is None:
-                kind = "K − 1 modes"
-            if self.loss == MSE:
-                kind = "the constant mode first, then " + kind
-            raise InputError(
-                f"Argument `start` must have {self.modes} singular values for `classes` = "
-                f"{self.classes} and {self.loss} ({kind}), but has {given.modes}."
-            )
-        if self.depth == 1 and np.any(given.C):
-            raise InputError("Argument `C` must be zero at depth 1: there is only one factor.")
-        if check_units(given.units or units or "scaled") == RAW:
-            s = self.singular_value_scale
-            return Spectrum(given.a / s, given.C / s, "scaled")
-        return Spectrum(given.a, given.C, "scaled")
-
-    @staticmethod
-    def result_units(start: Any, units: str | None) -> str:
-        """The one units setting of a run: `units` if given, else the start's own, else scaled."""
-        own = start.units if isinstance(start, Spectrum) else None
-        return check_units(units or own or "scaled")
 
     # --- reduced view, in scaled units -----------------------------------------------------------
 
@@ -288,12 +96,51 @@ class UFM:
             direction = direction / self.temperature
         return direction, slowness
 
+    def force(self, a, angles=None) -> tuple[Any, Any, Any]:
+        """Force on every mode as (along, across, log slowness of each): across only with angles.
+
+        Along the mode's direction and across it: the phase of a circulant mode, the right vector
+        between two blocks. In compiled code, scaled units.
+        """
+        if self.imbalance is not None:
+            along, across, slowness = self.blocks.drive(
+                a * self.singular_value_scale, angles, self.temperature, self.label_smoothing
+            )
+            root = self.mean_samples**0.5
+            return along / root, across / root, slowness
+        if angles is None:
+            direction, slowness = self.drive(a)
+            return jnp.asarray(direction), None, jnp.asarray(slowness)[..., None]
+        direction, slowness = self.phase_drive(phases.polar(a, angles))
+        turned = direction * phases.polar(jnp.ones_like(angles), -angles)
+        return turned.real, turned.imag, slowness
+
+    def phase_drive(self, values):
+        """Force on the modes of a circulant state, as (complex direction, log slowness).
+
+        `values` are the scaled eigenvalues of the free modes; the slowness has one axis of length 1.
+        """
+        x = phases.margins(self.basis, values) / self.temperature
+        direction, slowness = phases.drive(self.basis, x)
+        pairs = np.broadcast_to(self.basis.multiplicity == 2, direction.shape)
+        along, across = direction.real, jnp.where(pairs, direction.imag, 0.0)
+        slowness = slowness[..., None]
+        if self.soft_labels:
+            missing = self.basis.padded_psi(jnp.asarray(self._folded_labels, x.dtype))[1:]
+            size = jnp.exp(-slowness)
+            along, across = along * size - jnp.broadcast_to(missing, along.shape), across * size
+            slowness = jnp.zeros_like(slowness)
+        return jax.lax.complex(along / self.temperature, across / self.temperature), slowness
+
     @float64
     def mobility(self, a, C=0.0):
-        r"""$w(a)$ in $\dot a = w(a)\,g$: $\sqrt{a^2 + C^2/4}$ at depth 2 (so $a$ if balanced), or 1."""
-        if self.depth == 1:
-            return jnp.ones_like(a)
-        return jnp.hypot(a, jnp.broadcast_to(jnp.asarray(C, a.dtype) / 2, a.shape))
+        r"""$w(a)$ in $\dot a = w(a)\,g$: $a^{2-2/N}$ if balanced; at depth 2 $\sqrt{a^2 + C^2/4}$."""
+        C = jnp.asarray(C, a.dtype)
+        if self.depth == 2:
+            C = jnp.broadcast_to(C, a.shape)
+        elif self.depth > 2 and C.ndim == 0:
+            return a ** (2 - 2 / self.depth)
+        return layers.mobility(self.depth, a, C)
 
     @float64
     def velocity(self, a, C=0.0):
@@ -301,10 +148,39 @@ class UFM:
         direction, slowness = self.drive(a)
         return self.mobility(a, C) * direction * jnp.exp(-slowness)[..., None]
 
-    def decay(self, a, C):
-        """What the penalties take from a and C per unit of scaled time."""
-        w, (first, second) = self.mobility(a, C), self.scaled_decays
-        return (first + second) * a, (2 * first) * (w + C / 2) - (2 * second) * (w - C / 2)
+    def reduced_velocity(self, a, C, angles=None, normalized: bool = False):
+        """Rates of a, C and the angles, in scaled units; `normalized` per unit of path length."""
+        along, across, slowness = self.force(a, angles)
+        if normalized and not self.penalized:  # a common factor cancels, before it underflows
+            slowness = slowness - jnp.min(slowness, axis=-1, keepdims=True)
+        size = jnp.exp(-slowness)
+        w = jnp.asarray(self.mobility(a, C))
+        rates = [w * along * size, jnp.zeros_like(C)]
+        if self.penalized:
+            squares = layers.layer_values(self.depth, a, C) ** 2
+            decays = np.array(self.scaled_decays)
+            rates[0] = rates[0] - decays.sum() * a
+            if self.depth > 1:
+                lost = 2 * decays.reshape(-1, *[1] * a.ndim) * squares
+                gap = lost[0] - lost[1] if self.depth == 2 else lost[:1] - lost[1:]
+                rates[1] = -(gap if self.depth == 2 else jnp.moveaxis(gap, 0, -2))
+        moved = [self.all_values(rates[0])]
+        if angles is not None:
+            turn = self._turn(a, C, w) * across * size[..., -across.shape[-1] :]
+            rates.append(turn)
+            swept = turn * a[..., -turn.shape[-1] :]
+            moved.append(self.all_values(swept) if self.imbalance is None else swept)
+        if normalized:
+            length = jnp.linalg.norm(jnp.concatenate(moved, axis=-1), axis=-1, keepdims=True)
+            rates = [r / (length[..., None] if r.ndim > length.ndim else length) for r in rates]
+        return tuple(rates)
+
+    def _turn(self, a, C, w):
+        """Rate of the angles per unit of the force across: all layers turn, or the last one alone."""
+        if self.imbalance is None:
+            return w / a
+        last = layers.layer_values(self.depth, a, C)[-1, ..., -1:]
+        return a[..., -1:] / last**2 / self.depth
 
     def displaced(self, log_a0, excess, delta) -> Any:
         r"""Singular values after the force has acted by $\delta = \int g\,dt$ on $a_0$.
@@ -331,35 +207,83 @@ class UFM:
         return half * (half / np.maximum(a + np.hypot(a, half), np.finfo(float).tiny))
 
     @float64
-    def energy(self, a):
-        r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 8 over Kn), or its MSE."""
+    def energy(self, a, angles=None):
+        r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 8 over Kn), or its MSE.
+
+        The mean over all samples, where classes differ.
+        """
         if self.loss == MSE:
             return jnp.sum(self.all_values((1.0 - self.classes * a) ** 2), axis=-1) / (
                 2 * self.classes
             )
-        energy = jax.nn.softplus(self._log_wrong(a))
         if not self.soft_labels:
-            return energy
-        counted = self._folded_labels[1:] * self.basis.multiplicity / self.temperature
-        return energy + jnp.asarray(self.basis.psi(a)) @ counted
+            return jnp.exp(self.log_energy(a, angles))
+        return self._mean_over_blocks(
+            [jax.nn.softplus(wrong) for wrong in self.log_wrong(a, angles)]
+        ) + self._label_part(a, angles)
 
     @float64
-    def log_energy(self, a):
+    def log_energy(self, a, angles=None):
         """Log of `energy`, exact where the energy itself underflows."""
-        if self.settles:
-            return jnp.log(self.energy(a))
-        return log_softplus(self._log_wrong(a))
+        if self.loss == MSE or self.soft_labels:
+            return jnp.log(jnp.asarray(self.energy(a, angles)))
+        logs = [log_softplus(wrong) for wrong in self.log_wrong(a, angles)]
+        if self.imbalance is None:
+            return logs[0]
+        shares = [count * n / self.total_samples for count, n in self.imbalance]
+        return jax.nn.logsumexp(
+            jnp.stack([v + np.log(share) for v, share in zip(logs, shares, strict=True)], axis=-1),
+            axis=-1,
+        )
 
-    def _log_wrong(self, a):
-        """Log Σ e^{−margin} over the wrong classes."""
-        exponents = -jnp.asarray(self.basis.psi(a)) / self.temperature
-        if self.basis.weights is not None:
+    def _mean_over_blocks(self, values):
+        if self.imbalance is None:
+            return values[0]
+        shares = [count * n / self.total_samples for count, n in self.imbalance]
+        return sum(share * value for share, value in zip(shares, values, strict=True))
+
+    def margins_of(self, a, angles=None) -> list[Any]:
+        """Margins over all wrong classes, scaled units; of each block, where classes differ."""
+        if self.imbalance is not None:
+            found = self.blocks.margins(a * self.singular_value_scale, angles)
+            return [jnp.concatenate([own, other[..., None]], axis=-1) for own, other in found]
+        if angles is not None:
+            return [phases.margins(self.basis, phases.polar(a, angles))]
+        return [jnp.asarray(self.basis.psi(a[..., -self.basis.modes :]))]
+
+    def log_wrong(self, a, angles=None) -> list[Any]:
+        """Log Σ e^{−margin} over the wrong classes, for a sample of each block."""
+        if self.imbalance is not None:
+            return self.blocks.log_wrong(a * self.singular_value_scale, angles, self.temperature)
+        exponents = -self.margins_of(a, angles)[0] / self.temperature
+        if angles is None and self.basis.weights is not None:
             exponents = exponents + np.log(self.basis.weights[1:])
-        return jax.nn.logsumexp(exponents, axis=-1)
+        return [jax.nn.logsumexp(exponents, axis=-1)]
+
+    def _label_part(self, a, angles):
+        """Σ_g q_g x_g/τ: what soft labels add to the energy."""
+        if self.imbalance is not None:
+            q, parts = self.label_smoothing / self.classes, []
+            margins = self.blocks.margins(a * self.singular_value_scale, angles)
+            for k, (own, other) in enumerate(margins):
+                basis, strangers = self.blocks.inner[k], self.blocks.blocks[1 - k][0]
+                inside = 0.0 if basis is None else jnp.sum(basis.expand(own), axis=-1)
+                parts.append((inside + strangers * other) * q / self.temperature)
+            return self._mean_over_blocks(parts)
+        if angles is not None:
+            counted = self.label_probabilities[1:] / self.temperature
+        else:
+            counted = self._folded_labels[1:] * self.basis.multiplicity / self.temperature
+        return self.margins_of(a, angles)[0] @ counted
+
+    @functools.cached_property
+    def _folded_labels(self) -> np.ndarray:
+        """Q at the first member of every class of the basis, the trivial one in front."""
+        return self.label_probabilities[self.basis.representatives]
 
     def nontrivial(self, a):
         """The K − 1 non-trivial singular values of a reduced state, multiplicities written out."""
-        return self.basis.expand(a[..., -self.basis.modes :])
+        return self.modes_of_view.expand(a[..., -self.modes_of_view.modes :])
 
     def all_values(self, a):
         """`nontrivial`, with the constant mode in front where the state has one (MSE)."""
@@ -372,25 +296,12 @@ class UFM:
 
     # --- full view, raw units --------------------------------------------------------------------
 
-    @functools.cached_property
-    def one_hot(self) -> np.ndarray:
-        """I ⊗ 1ᵀ, K × Kn: the class of every sample, samples in class order."""
-        return np.kron(np.eye(self.classes), np.ones((1, self.samples)))
-
-    @functools.cached_property
-    def labels(self) -> np.ndarray:
-        """Label matrix Y, K × Kn: one-hot, or the soft labels of every sample."""
-        if not self.soft_labels:
-            return self.one_hot
-        shifted = self.label_probabilities[difference_table(self.basis.group)]
-        return np.repeat(shifted, self.samples, axis=1)
-
     def _labels_like(self, Z):
         return jnp.broadcast_to(jnp.asarray(self.one_hot, Z.dtype), Z.shape)
 
     def logits(self, factors):
         """Z, the product of the factors; leading axes batched."""
-        return factors[0] if len(factors) == 1 else factors[0] @ factors[1]
+        return functools.reduce(jnp.matmul, factors)
 
     def full_drive(self, Z):
         r"""$Y - P(Z)$ as (direction, log slowness), without ever forming $1 - p$.
@@ -420,11 +331,16 @@ class UFM:
 
     def pull_back(self, factors, residual):
         """Minus the gradient with respect to each factor, given the residual (Eq. 2)."""
-        residual = residual / self.loss_divisor
-        if len(factors) == 1:
-            return (residual,)
-        W, H = factors
-        return residual @ jnp.swapaxes(H, -1, -2), jnp.swapaxes(W, -1, -2) @ residual
+        residual, moved, last = residual / self.loss_divisor, [], len(factors) - 1
+        after: list[Any] = [None] * len(factors)  # products of the factors behind each
+        for k in range(last - 1, -1, -1):
+            right = after[k + 1]
+            after[k] = factors[k + 1] if right is None else factors[k + 1] @ right
+        before = residual  # the residual with all factors in front taken to its other side
+        for factor, behind in zip(factors, after, strict=True):
+            moved.append(before if behind is None else before @ jnp.swapaxes(behind, -1, -2))
+            before = jnp.swapaxes(factor, -1, -2) @ before
+        return tuple(moved)
 
     def gradient(self, state: Parameters) -> Parameters:
         """Gradient of the loss, penalties included, with respect to the parameter matrices."""
@@ -456,41 +372,6 @@ class UFM:
         right = jnp.sum(Y * Z, axis=-2, keepdims=True)
         wrong = jnp.where(Y == 0, Z - right, -jnp.inf)
         return log_softplus(jax.nn.logsumexp(wrong, axis=-2))
-
-    def check_parameters(self, state: Parameters) -> Parameters:
-        """Refuse matrices whose shapes do not fit the model."""
-        if not isinstance(state, Parameters):
-            raise InputError(
-                f"A full state is needed here (`Parameters`), but a {type(state).__name__} was given."
-            )
-        shapes = tuple(f.shape[-2:] for f in state.factors)
-        if shapes != self.factor_shapes:
-            raise InputError(
-                f"Argument `start` must have matrices of shapes {self.factor_shapes}, "
-                f"but has {shapes}."
-            )
-        return state
-
-
-def _check_decay(value: Any, depth: int) -> tuple[float, float]:
-    """Both penalties as numbers that are not negative."""
-    pair = value if isinstance(value, tuple | list) else (value, value)
-    numbers = [
-        v for v in pair if isinstance(v, int | float | np.floating) and not isinstance(v, bool)
-    ]
-    if len(pair) != 2 or len(numbers) != 2 or not all(0 <= v < math.inf for v in numbers):
-        raise InputError(
-            "Argument `weight_decay` must be a number that is not negative, or a pair of them for W "
-            f"and H, but is {value!r}."
-        )
-    if any(numbers) and depth != 2:
-        raise InputError("Argument `weight_decay` penalizes W and H and needs `depth` = 2.")
-    if any(numbers) and not all(numbers):
-        raise InputError(
-            "Argument `weight_decay` must penalize both W and H or neither (with one alone there is "
-            f"no fixed point), but is {value!r}."
-        )
-    return float(numbers[0]), float(numbers[1])
 
 
 def log_softplus(x):

@@ -8,7 +8,7 @@ import numpy as np
 
 from hadaflow.closed_forms import check_times
 from hadaflow.errors import InputError, check_whole_number
-from hadaflow.model import UFM
+from hadaflow.model import MSE, UFM
 from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW, Parameters
 from hadaflow.steppers import METHODS
@@ -16,7 +16,7 @@ from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target, Time
 
 LN10 = math.log(10.0)
 AUTO_METHOD, STIFF_METHOD = "tsit5", "kvaerno5"
-_LARGEST_STIFF = 512  # modes; the implicit method solves dense systems
+_LARGEST_STIFF = 1024  # numbers in a state; the implicit method solves dense systems
 _FIRST_SAVED = -2.0  # log10 of the first saved time, unless the run is shorter
 _RESOLUTION = (
     1e-16  # rounding of log a shifts the time of collapse by about this over the tolerance
@@ -59,6 +59,11 @@ class Request:
     def value_scale(self) -> float:
         """The run's singular values over the scaled ones."""
         return self.model.singular_value_scale if self.units == RAW else 1.0
+
+    @property
+    def difference_scale(self) -> float:
+        """The run's differences C over the scaled ones."""
+        return self.model.difference_scale if self.units == RAW else 1.0
 
     @property
     def event(self) -> Target | None:
@@ -166,8 +171,10 @@ def make_request(
 
 def _automatic(model: UFM, full: bool) -> str:
     """In log time a flow that settles is stiff: its rate, of order one in t, grows like t in log t."""
-    stiff = (model.soft_labels or model.penalized) and not full and model.modes <= _LARGEST_STIFF
-    return STIFF_METHOD if stiff else AUTO_METHOD
+    if full or not (model.soft_labels or model.penalized or model.loss == MSE):
+        return AUTO_METHOD
+    size = model.modes * (model.depth if model.penalized or model.loss == MSE else 1)
+    return STIFF_METHOD if size <= _LARGEST_STIFF else AUTO_METHOD
 
 
 def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target | None:
@@ -178,11 +185,21 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
     if until is None:
         if given:
             return None
+        if model.imbalance is not None and not model.settles:
+            raise InputError(
+                "Argument `until` must be given with `imbalance`: the direction of imbalanced "
+                "classes does not become uniform, so there is no collapse to wait for."
+            )
         return Steady() if model.settles else Collapse()
     if not isinstance(until, Target):
         raise InputError(
             "Argument `until` must be Time, Collapse, Norm, PathLength or Steady, "
             f"but is {until!r}."
+        )
+    if isinstance(until, Collapse) and model.imbalance is not None:
+        raise InputError(
+            "Argument `until` cannot be Collapse with `imbalance`, under which the direction does "
+            "not become uniform: use Time, Norm or PathLength."
         )
     if isinstance(until, Steady) and not model.settles:
         raise InputError(

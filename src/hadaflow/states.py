@@ -1,6 +1,8 @@
 """The two kinds of state: singular values (reduced view) and parameter matrices (full view)."""
 
 import dataclasses
+import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -21,28 +23,37 @@ class Spectrum:
     r"""A reduced state: logit singular values `a` and conserved differences `C`.
 
     $a_i = \alpha_i\beta_i$ and $C_i = \alpha_i^2 - \beta_i^2$ for the singular values $\alpha$ of W
-    and $\beta$ of H. Leading axes of `a` are a batch. `units` is None when nothing was said: the
-    function that uses the spectrum then decides (scaled, unless told otherwise).
+    and $\beta$ of H; in deeper models the squares of layer 1 minus those of each other layer, one row
+    for each. Leading axes of `a` are a batch. `units` is None when nothing was said: the function that
+    uses the spectrum then decides (scaled, unless told otherwise). `angles` are the phases of the
+    modes of a circulant start, or the one angle between the blocks of an imbalanced model.
     """
 
     a: np.ndarray
     C: np.ndarray
     units: str | None = None
+    angles: np.ndarray | None = None
 
     @property
     def modes(self) -> int:
         return self.a.shape[-1]
 
 
-def spectrum(a: Any, C: Any = None, units: str | None = None) -> Spectrum:
+def spectrum(
+    a: Any, C: Any = None, units: str | None = None, *, angle: float | None = None
+) -> Spectrum:
     r"""A reduced start from logit singular values.
 
     Args:
-        a: One value per mode, in the order of the Sylvester columns: the K − 1 non-trivial modes
-            for cross-entropy, all K for MSE. Not negative.
+        a: One value per free mode, in the order of the basis: the K − 1 non-trivial modes for
+            cross-entropy with the Sylvester basis, the constant one before them for MSE. For two
+            blocks of classes those inside each block, then the one between. Not negative.
         C: Conserved differences $C_i = \alpha_i^2 - \beta_i^2$, any sign; zero (balanced) when
-            left out. One number stands for all modes.
+            left out. One number stands for all modes. At depth N ≥ 3 one row for each of the layers
+            2 to N: the squares of layer 1 minus theirs.
         units: "scaled" (the paper's reduced equation, the default) or "raw" (the matrices').
+        angle: For two blocks of classes: the angle from 0 to π/2 between the features of the mode
+            between them and those of the first block. Left out: that of balanced classes.
 
     Examples:
         >>> spectrum([1.0, 1.0, 0.001]).a
@@ -66,17 +77,53 @@ def spectrum(a: Any, C: Any = None, units: str | None = None) -> Spectrum:
             f"Argument `a` must hold zeros or values of at least {tiny:.3g} (smaller ones have too "
             f"few digits), but has {values[(values > 0) & (values < tiny)].flat[0]}."
         )
+    angles = None
+    if angle is not None:
+        angles = _numbers("angle", angle)
+        if angles.ndim != 0 or not np.isfinite(angles):
+            raise InputError(f"Argument `angle` must be one number, but is {angle!r}.")
+        angles = np.broadcast_to(angles, (*values.shape[:-1], 1)).copy()
+    return Spectrum(values, _differences(values, C), units, angles)
+
+
+def _differences(values: np.ndarray, C: Any) -> np.ndarray:
+    """`C` in the shape of the singular values, or with one axis of layers before the modes."""
     differences = _numbers("C", 0.0 if C is None else C)
     if not np.all(np.isfinite(differences)):
         raise InputError("Argument `C` must hold finite numbers, but has a NaN or an infinity.")
+    layered = differences.ndim == values.ndim + 1 and differences.shape[-1] == values.shape[-1]
+    if layered and differences.shape[:-2] == values.shape[:-1]:
+        return differences
     try:
-        differences = np.broadcast_to(differences, values.shape).copy()
+        return np.broadcast_to(differences, values.shape).copy()
     except ValueError:
         raise InputError(
             f"Argument `C` must be one number or as many as `a` ({values.shape}), "
             f"but has shape {differences.shape}."
         ) from None
-    return Spectrum(values, differences, units)
+
+
+def circulant(values: Any, C: Any = None, units: str | None = None) -> Spectrum:
+    r"""A start whose logits are circulant without being symmetric: modes with phases, which move.
+
+    Args:
+        values: One complex eigenvalue $\lambda_\chi$ of the logits per free mode, of the first
+            character of each conjugate pair; real, of either sign, for a real character.
+        C: Conserved differences, as in `spectrum`.
+        units: "scaled" or "raw".
+
+    Examples:
+        >>> circulant([1 + 1j, 0.5]).angles.round(3)
+        array([0.785, 0.   ])
+    """
+    try:
+        complex_values = np.array(values, dtype=np.complex128)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Argument `values` must hold complex numbers, but is {values!r}."
+        ) from None
+    start = spectrum(np.abs(complex_values), C, units)
+    return Spectrum(start.a, start.C, units, np.angle(complex_values))
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
@@ -88,7 +135,7 @@ def _numbers(name: str, values: Any) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parameters:
-    """A full state: the factors of the logit matrix, `(W, H)`, or `(Z,)` at depth 1.
+    """A full state: the factors of the logit matrix, `(W, H)`, `(Z,)` at depth 1, or more.
 
     Leading axes are a batch (one entry per seed). Always in the units of the matrices (raw).
     """
@@ -98,38 +145,35 @@ class Parameters:
 
     @property
     def W(self) -> np.ndarray:
-        self._need_two("W")
+        """The classifier: the first factor."""
+        self._need_features("W")
         return self.factors[0]
 
     @property
     def H(self) -> np.ndarray:
-        self._need_two("H")
-        return self.factors[1]
+        """The features that the classifier sees: the product of all other factors."""
+        self._need_features("H")
+        return functools.reduce(np.matmul, self.factors[1:])
 
     @property
     def Z(self) -> np.ndarray:
         """The logit matrix, product of the factors."""
-        return self.factors[0] if len(self.factors) == 1 else self.factors[0] @ self.factors[1]
+        return functools.reduce(np.matmul, self.factors)
 
     @property
     def batch(self) -> tuple[int, ...]:
         return self.factors[0].shape[:-2]
 
-    def _need_two(self, name: str) -> None:
-        if len(self.factors) != 2:
-            raise InputError(f"`{name}` exists at depth 2 only; this state has depth 1: use `Z`.")
+    def _need_features(self, name: str) -> None:
+        if len(self.factors) == 1:
+            raise InputError(f"`{name}` exists from depth 2 on; this state has depth 1: use `Z`.")
 
 
 def parameters(*matrices: Any) -> Parameters:
-    """A full start from matrices: `parameters(W, H)`, or `parameters(Z)` for depth 1."""
-    if len(matrices) not in (1, 2):
-        raise InputError(
-            f"A full state is made of W and H, or of Z alone, but {len(matrices)} were given."
-        )
-    factors = tuple(
-        _numbers(name, m)
-        for name, m in zip(("W", "H") if len(matrices) == 2 else ("Z",), matrices, strict=True)
-    )
+    """A full start from matrices: `parameters(W, H)`, `parameters(Z)` for depth 1, or more factors."""
+    if not matrices:
+        raise InputError("A full state is made of the factors of the logits, but none was given.")
+    factors = tuple(_numbers(f"matrix {i}", m) for i, m in enumerate(matrices, 1))
     for factor in factors:
         if factor.ndim < 2:
             raise InputError(
@@ -138,5 +182,11 @@ def parameters(*matrices: Any) -> Parameters:
         if not np.all(np.isfinite(factor)):
             raise InputError(
                 "A parameter matrix must hold finite numbers, but has NaN or infinity."
+            )
+    for left, right in itertools.pairwise(factors):
+        if left.shape[-1] != right.shape[-2]:
+            raise InputError(
+                "Parameter matrices must fit each other, but those of shapes "
+                f"{left.shape} and {right.shape} do not."
             )
     return Parameters(factors)

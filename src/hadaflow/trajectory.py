@@ -16,7 +16,9 @@ import numpy as np
 import xarray as xr
 
 from hadaflow import metrics, plotting
+from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
+from hadaflow.layers import layer_axes
 from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Parameters, Spectrum
 
@@ -82,8 +84,18 @@ class Trajectory:
 
     @property
     def C(self) -> np.ndarray:
-        """Conserved differences α² − β² of the reduced view."""
+        """Differences α² − β² of the reduced view, conserved unless penalties act.
+
+        At depth N ≥ 3 with one more axis, for the layers 2 to N, before the modes.
+        """
         return self._reduced("C")
+
+    @property
+    def angles(self) -> np.ndarray:
+        """Phases of the modes of a circulant start, or the angle between two blocks of classes."""
+        if "angles" not in self.arrays:
+            raise InputError("This trajectory has no angles: its modes are real.")
+        return self.arrays["angles"]
 
     @property
     def a_hat(self) -> np.ndarray:
@@ -96,7 +108,7 @@ class Trajectory:
         """Natural log of ‖a‖₁ over the non-trivial modes, each as often as its multiplicity."""
         logs = self._log_nontrivial
         if self.view == "reduced":
-            logs = self.model.basis.expand(logs)
+            logs = self.model.modes_of_view.expand(logs)
         return np.logaddexp.reduce(logs, axis=-1)
 
     @property
@@ -110,18 +122,21 @@ class Trajectory:
         """The state at one saved point, ready to start another run from."""
         if self.view == "full":
             return Parameters(tuple(f[..., index, :, :] for f in self.parameters.factors))
-        return Spectrum(self.a[..., index, :], self.C[..., index, :], self.units)
+        layers = (slice(None),) * layer_axes(self.model.depth)
+        angles = self.arrays.get("angles")
+        turned = None if angles is None else angles[..., index, :]
+        return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
 
     @property
     def _log_nontrivial(self) -> np.ndarray:
         if self.view == "full":
             return self.log_a[..., : self.model.classes - 1]
-        return self.log_a[..., -self.model.basis.modes :]
+        return self.log_a[..., -self.model.modes_of_view.modes :]
 
     @property
     def _shown_values(self) -> int:
         """Singular values of a full state that are kept: K − 1, or all for MSE."""
-        return self.model.classes - (self.model.modes == self.model.basis.modes)
+        return self.model.classes - (not self.model.has_constant_mode)
 
     def _reduced(self, name: str) -> np.ndarray:
         if self.view != "reduced":
@@ -143,7 +158,7 @@ class Trajectory:
     def _states(self) -> Spectrum | Parameters:
         if self.view == "full":
             return self.parameters
-        return Spectrum(self.a, self.C, self.units)
+        return Spectrum(self.a, self.C, self.units, self.arrays.get("angles"))
 
     def __repr__(self) -> str:
         return f"<Trajectory {self.status}: {len(self)} points, K = {self.model.classes}>"
@@ -155,16 +170,17 @@ class Trajectory:
         """A readable account of the run."""
         m = self.model
         runs = f", {self.log_a.shape[0]} runs" if self.log_a.ndim == 3 else ""
-        width = f", width {m.width}" if self.view == "full" and m.depth == 2 else ""
+        width = f", width {m.width}" if self.view == "full" and m.depth > 1 else ""
+        samples = f"{m.samples} samples" if m.imbalance is None else m.samples_in_words
         lines = [
             f"hadaflow trajectory · {self.status}",
             f"  {self.message}",
-            f"  model       {m.classes} classes × {m.samples} samples, depth {m.depth}{width}, "
+            f"  model       {m.classes} classes × {samples}, depth {m.depth}{width}, "
             f"{m.loss} ({m.reduction}), {self.view} view{runs}",
             f"  points      {len(self)} from t = 0, {self.steps} steps",
         ]
-        if m.group is not None:
-            lines.insert(3, f"  basis       {m.basis.describe()}")
+        if self.view == "reduced" and not isinstance(m.modes_of_view, Sylvester):
+            lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
             lines.append(f"  iterations  {int(self.iterations[-1])}")
         lines.append(
@@ -175,7 +191,7 @@ class Trajectory:
         start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
         lines.append(
             f"  â           {_range(start)} at the start, {_range(end)} at the end "
-            f"(collapse: {1 / m.basis.modes:.6g})"
+            + ("" if m.imbalance else f"(collapse: {1 / (m.classes - 1):.6g})")
         )
         kl = self.measure("kl")
         lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}")
@@ -200,7 +216,8 @@ class Trajectory:
 
     def _title(self) -> str:
         m = self.model
-        return f"K = {m.classes}, n = {m.samples}, depth {m.depth}, {m.loss}: {self.status}"
+        samples = m.samples if m.imbalance is None else m.samples_in_words
+        return f"K = {m.classes}, n = {samples}, depth {m.depth}, {m.loss}: {self.status}"
 
     # --- labelled arrays and files ---------------------------------------------------------------
 
@@ -225,8 +242,7 @@ class Trajectory:
             first = 0
         for name, values in self.arrays.items():
             if name != "log_a":
-                last = ("mode",) if self.view == "reduced" else (f"{name}_row", f"{name}_column")
-                variables[name] = (self._dims("time", *last), values)
+                variables[name] = (self._dims("time", *self._last_dims(name)), values)
         if self.path_length is not None:
             variables["path_length"] = (self._dims("time"), self.path_length)
         coords: dict[str, Any] = {
@@ -237,6 +253,13 @@ class Trajectory:
             coords["iteration"] = ("time", self.iterations)
         attributes = {"units": self.units, "status": self.status, "message": self.message}
         return xr.Dataset(variables, coords, attributes)
+
+    def _last_dims(self, name: str) -> tuple[str, ...]:
+        if self.view == "full":
+            return f"{name}_row", f"{name}_column"
+        if name == "angles" and self.model.imbalance is not None:
+            return ("between",)
+        return ("layer", "mode") if name == "C" and self.model.depth > 2 else ("mode",)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to a NetCDF file; all of it or, if anything fails, nothing."""

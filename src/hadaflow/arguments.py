@@ -1,0 +1,248 @@
+"""Options of the command line, and how their text is read.
+
+JAX and the rest are imported inside the functions, so that `--help` is instant.
+"""
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hadaflow.errors import InputError
+
+
+class Units(StrEnum):
+    scaled = "scaled"
+    raw = "raw"
+
+
+class Init(StrEnum):
+    gaussian = "gaussian"
+    hadamard = "hadamard"
+    matched = "matched"
+
+
+class Loss(StrEnum):
+    cross_entropy = "cross_entropy"
+    mse = "mse"
+
+
+class Reduction(StrEnum):
+    sum = "sum"
+    mean = "mean"
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Classes = Annotated[int, typer.Option(help="Number of classes K.")]
+Samples = Annotated[int, typer.Option(help="Samples per class n.")]
+Smoothing = Annotated[float, typer.Option(help="Share of a label spread over all classes.")]
+Temperature = Annotated[float, typer.Option(help="Logits are divided by it before the softmax.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="File of soft labels: the probability of each class for class 1, K numbers."),
+]
+Decay = Annotated[
+    str | None,
+    typer.Option(help="L2 penalty: one number, or one for each layer (W,H) separated by commas."),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        help="Abelian group on the classes, such as 10 or 2x4; with --imbalance one for each block, "
+        "such as 4,2x2 [default: 2x2x… for a power of two, else cyclic]."
+    ),
+]
+Depth = Annotated[int, typer.Option(help="Factors of the logits: 2 is Z = WH, 1 is Z itself.")]
+Imbalance = Annotated[
+    str | None,
+    typer.Option(
+        help="Blocks of classes x samples instead of --samples, such as 4x5,4x1: four classes of "
+        "five samples, four of one."
+    ),
+]
+Unbalanced = Annotated[
+    str | None,
+    typer.Option(
+        help="Differences C of the squared layer singular values: one number, or one for each value "
+        "of --start; rows for the layers 2, 3, … separated by semicolons beyond depth 2."
+    ),
+]
+LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
+]
+
+
+def make_model(
+    imbalance: str | None,
+    group: str | None,
+    labels: Path | None,
+    weight_decay: str | None,
+    **options: Any,
+) -> Any:
+    """The model of a command, its textual options read."""
+    from hadaflow.model import UFM
+
+    blocks: Any = parse_imbalance(imbalance)
+    return UFM(
+        imbalance=blocks, group=parse_group(group, blocks is not None),
+        label_distribution=parse_labels(labels), weight_decay=parse_decay(weight_decay), **options,
+    )  # fmt: skip
+
+
+def parse_group(text: str | None, blocks: bool = False) -> Any:
+    if text is None:
+        return None
+    try:
+        groups = [tuple(int(n) for n in part.split("x")) for part in _blocks_of(text)]
+    except ValueError:
+        raise InputError(
+            f"Argument `group` must be orders of cyclic groups such as 10 or 2x4, but is {text!r}."
+        ) from None
+    if blocks:
+        return tuple(groups)
+    if len(groups) > 1:
+        raise InputError(
+            "Argument `group` must be one group, such as 2x4, unless --imbalance is given, "
+            f"but is {text!r}."
+        )
+    return groups[0]
+
+
+def parse_imbalance(text: str | None) -> tuple[tuple[int, ...], ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(tuple(int(n) for n in part.split("x")) for part in _blocks_of(text))
+    except ValueError:
+        raise InputError(
+            "Argument `imbalance` must be blocks of classes x samples such as 4x5,4x1, "
+            f"but is {text!r}."
+        ) from None
+
+
+def _blocks_of(text: str) -> list[str]:
+    return text.replace("×", "x").split(",")
+
+
+def parse_unbalanced(text: str | None) -> Any:
+    """Differences C: one number, one for each mode, or rows of them for deeper models."""
+    if text is None:
+        return None
+    rows = [parse_numbers("unbalanced", row) for row in text.split(";")]
+    if len({len(row) for row in rows}) > 1 or not rows[0]:
+        raise InputError(
+            f"Argument `unbalanced` must have rows of one length, one number or more, but is {text!r}."
+        )
+    if len(rows) > 1:
+        return rows
+    return rows[0][0] if len(rows[0]) == 1 else rows[0]
+
+
+def parse_labels(path: Path | None) -> tuple[float, ...] | None:
+    if path is None:
+        return None
+    return tuple(parse_numbers("labels", _read("labels", path)))
+
+
+def parse_decay(text: str | None) -> float | tuple[float, ...]:
+    values = [0.0] if text is None else parse_numbers("weight_decay", text)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _read(name: str, path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"Cannot read the {name} from {str(path)!r}: {error}.") from None
+
+
+def parse_numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError(
+            f"Argument `{name}` must be numbers separated by commas, but is {text[:80]!r}."
+        ) from None
+
+
+def parse_start(
+    text: str, model: Any, unbalanced: str | None, units: str
+) -> tuple[Any, int | None]:
+    """The start, and the seed its singular values were drawn with; complex numbers are phases."""
+    from hadaflow.states import circulant, spectrum
+
+    C = parse_unbalanced(unbalanced)
+    numbers = _read("start", Path(text[1:])) if text.startswith("@") else text
+    if "j" in numbers:
+        try:
+            values = [complex(part) for part in numbers.replace(",", " ").split()]
+        except ValueError:
+            raise InputError(
+                "Argument `start` must be numbers separated by commas, complex ones such as "
+                f"1+0.5j, but is {numbers[:80]!r}."
+            ) from None
+        return circulant(values, C, units), None
+    if not numbers.startswith("uniform:"):
+        return spectrum(parse_numbers("start", numbers), C, units), None
+    import numpy as np
+
+    try:
+        low, high, seed = numbers.removeprefix("uniform:").split(":")
+        bounds, drawn = (float(low), float(high)), int(seed)
+        if not (0 <= bounds[0] <= bounds[1] < math.inf and drawn >= 0):
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            "Argument `start` must be uniform:LOW:HIGH:SEED with 0 ≤ LOW ≤ HIGH and a whole SEED, "
+            f"but is {numbers!r}."
+        ) from None
+    values = np.random.default_rng(drawn).uniform(*bounds, model.modes)
+    return spectrum(values, C, units), drawn
+
+
+def train_start(
+    model: Any,
+    init: Init,
+    scale: float,
+    start: str | None,
+    unbalanced: str | None,
+    seeds: list[int],
+    units: str,
+) -> Any:
+    """The batch of full starts of `train`, one for each seed."""
+    import numpy as np
+
+    from hadaflow.initial import gaussian, hadamard, matched_spectrum
+    from hadaflow.states import RAW, Parameters, spectrum
+
+    random = gaussian(model, scale, seeds)
+    if init is Init.gaussian:
+        return random
+    if init is Init.matched:
+        return hadamard(model, matched_spectrum(model, random))
+    if start is not None:
+        given, _ = parse_start(start, model, unbalanced, units)
+        one = hadamard(model, given)
+        return Parameters(tuple(np.tile(f, (len(seeds), 1, 1)) for f in one.factors))
+    # Of the size that a Gaussian start of this scale has: σ(Z) is of order scale²·K·√n.
+    size = scale**2 * model.singular_value_scale
+    drawn = [np.random.default_rng(s).uniform(0.5, 1.5, model.modes) * size for s in seeds]
+    values = np.array(drawn)
+    if unbalanced is None:
+        return hadamard(model, spectrum(values, units=RAW))
+    # The differences are given in the units of the run, the sizes above in those of the matrices.
+    C = np.array(parse_unbalanced(unbalanced), dtype=float)
+    C = C if units == RAW else C * model.difference_scale
+    C = C if C.ndim == 0 else np.tile(C, (len(seeds), *(1,) * C.ndim))
+    return hadamard(model, spectrum(values, C, units=RAW))
+
+
+def check_output(out: Path | None) -> None:
+    """Refuse before the work what would fail after it."""
+    from hadaflow.trajectory import check_writable
+
+    if out is not None:
+        check_writable(out)

@@ -1,0 +1,165 @@
+"""Carrying out one request: the march to its end, and the trajectory it is answered with."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
+from hadaflow.integrate import Integration, Outcome
+from hadaflow.limits import NEVER
+from hadaflow.progress import Progress
+from hadaflow.requests import Request
+from hadaflow.states import Spectrum
+from hadaflow.targets import Collapse, Norm, PathLength, Steady
+from hadaflow.trajectory import Trajectory
+
+_STEP_LIMIT = 2e7  # for targets at a known distance
+# Looser local errors would keep the direction from settling at all.
+_LOOSEST = 1e-5
+
+
+def deviation(a: np.ndarray) -> Any:
+    """Max |(K−1)â − 1| of NumPy arrays, along the last axis."""
+    return np.max(np.abs(a / a.mean(axis=-1, keepdims=True) - 1), axis=-1)
+
+
+def stall(norm: float, deviation: float) -> str:
+    return (
+        f"‖a‖₁ has reached {norm:.3g} (scaled) and max|(K−1)â − 1| is still {deviation:.3g}; "
+        "an explicit method needs of the order of ‖a‖₁ steps"
+    )
+
+
+def integrate(
+    request: Request,
+    flow: ReducedFlow | LayerFlow | PhaseFlow | FullFlow,
+    y0: Any,
+    args: tuple[Any, ...],
+    tolerance: float,
+    give_up: Callable[[float, Any, int], str],
+) -> Outcome:
+    goals = request.goals
+    if goals is not None and len(goals) == 0:  # only time 0 was asked for
+        return Outcome("done", goals, jax.tree.map(lambda x: np.zeros((0, *x.shape)), y0))
+    with Progress(request.progress, "solve") as progress:
+
+        def report(u: float) -> None:
+            progress.report(request.where(u), None if goals is None else u / goals[-1])
+
+        integration = Integration(flow, request.method, y0, args, tolerance, report, give_up)
+        return integration.to_event(request.grid) if goals is None else integration.to_goals(goals)
+
+
+def local_tolerance(request: Request) -> float:
+    """Tolerance of one step that keeps the global promise `rtol`; the tests hold us to it.
+
+    At a given time errors add up to less than the local tolerance. The time and the norm of
+    collapse amplify an error in log a by about K.
+    """
+    amplification = 0.8 * request.model.classes if isinstance(request.event, Collapse) else 1.0
+    return min(request.rtol / max(5.0, amplification), _LOOSEST)
+
+
+def too_far(request: Request, u: float, steps: int, reached: dict[type, float]) -> str:
+    """Refuse a target that, at the pace so far, is tens of millions of steps away."""
+    event = type(request.event)
+    if request.goals is not None:
+        share = u / request.goals[-1]
+    elif event in reached:
+        share = reached[event] / request.target_value
+    else:
+        return ""
+    if steps < 10**4 or steps < _STEP_LIMIT * share:
+        return ""
+    return f"the way there would take about {steps / share:.1e} steps of an explicit method"
+
+
+def last(outcome: Outcome) -> float:
+    return float(outcome.us[-1]) if len(outcome.us) else 0.0
+
+
+def ending(request: Request, how: str, u: float, reason: str = "") -> tuple[str, str]:
+    """Status and message of a run that ended at `u`."""
+    where, event = request.where(u), request.event
+    match how, event:
+        case "done", _:
+            return "reached", f"All requested times reached, the last at {where}."
+        case "interrupted", _:
+            return "interrupted", f"Interrupted at {where}; the finished part is here."
+        case "event", Collapse():
+            return "collapsed", f"max|(K−1)â − 1| fell below {event.tolerance:g} at {where}."
+        case "event", Steady():
+            return "steady", f"All relative speeds are below {event.tolerance:g} at {where}."
+        case "event", Norm():
+            return "reached", f"‖a‖₁ reached {event.value:g} at {where}."
+        case "event", PathLength():
+            return "reached", f"The path length reached {event.value:g} at {where}."
+        case "gave up", _ if reason.startswith(NEVER):
+            return "never-collapses", f"{reason} Seen at {where}."
+        case _:
+            return "failed", f"Stopped at {where}: {reason}."
+
+
+def result(
+    request: Request,
+    view: str,
+    arrays: dict[str, np.ndarray],
+    us: np.ndarray,
+    path_length: np.ndarray,
+    status: str,
+    message: str,
+    outcome: Outcome | None,
+    tolerance: float | None,
+) -> Trajectory:
+    diagnostics: dict[str, Any] = {"method": request.method if outcome else "closed form"}
+    if outcome is not None:
+        diagnostics |= {
+            "accepted_steps": outcome.accepted,
+            "rejected_steps": outcome.rejected,
+            "local_tolerance": tolerance,
+        }
+    return Trajectory(
+        model=request.model,
+        view=view,
+        arrays=arrays,
+        log10_time=request.labelled_times(us),
+        path_length=path_length,
+        status=status,
+        message=message,
+        units=request.units,
+        steps=outcome.accepted + outcome.rejected if outcome else 0,
+        settings=request.settings,
+        diagnostics=diagnostics,
+    )
+
+
+def reduced_result(
+    request: Request,
+    start: Spectrum,
+    us: np.ndarray,
+    a: np.ndarray,
+    path: np.ndarray,
+    status: str,
+    message: str,
+    outcome: Outcome | None = None,
+    tolerance: float | None = None,
+    C: np.ndarray | None = None,
+    angles: np.ndarray | None = None,
+) -> Trajectory:
+    """A trajectory in the run's units from scaled arrays, the start put first; C moves if given."""
+    scale = request.value_scale
+    rows = np.concatenate([start.a[None], a])
+    with np.errstate(divide="ignore"):
+        log_a = np.log(rows) + math.log(scale)
+    differences = np.broadcast_to(start.C, (len(rows), *start.C.shape)).copy()
+    if C is not None:
+        differences[1:] = C
+    arrays = {"log_a": log_a, "C": differences * request.difference_scale}
+    if start.angles is not None:
+        turned = np.zeros((0, len(start.angles))) if angles is None else angles
+        arrays["angles"] = np.concatenate([start.angles[None], turned])
+    path = np.concatenate([[0.0], path]) * scale
+    return result(request, "reduced", arrays, us, path, status, message, outcome, tolerance)
