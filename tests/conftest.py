@@ -14,3 +14,10 @@ def _strict_jax():
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     assert not jax.config.jax_enable_x64  # pyright: ignore
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_code_of_one_module():
+    """Compiled functions hold memory maps, of which a process may have some 65000; let them go."""
+    yield
+    jax.clear_caches()

@@ -237,7 +237,7 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         ("reproduce figure-99", "Unknown figure 'figure-99'"),
         ("reproduce k4 --seeds 0", "`seeds` must be a whole number of at least 1"),
         ("reproduce k4 --lr -1", "`learning_rate` must be a positive number"),
-        ("reproduce k4 --classes 1", "`classes` must be from 2 to 2^24"),
+        ("reproduce k4 --classes 1", "`classes` must be from 2 to"),
         ("reproduce k4 --order odd", '`order` must be "descending"'),
         ("reproduce k4 --width 2", "`width` must be at least `classes`"),
         ("dance", "No such command 'dance'"),

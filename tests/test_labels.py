@@ -35,7 +35,7 @@ def label_matrix(q, group, n):
     return np.repeat(np.array(Y), n, axis=1)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     st.sampled_from([(2, 2), (2, 2, 2), (3,), (5,), (6,), (2, 4), (10,)]),
     st.integers(1, 3),

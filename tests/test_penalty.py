@@ -19,7 +19,7 @@ def penalized_flow(W, H, n, decays, times, divisor=1.0):
     return factor_flow((W, H), n, times, decays=decays, divisor=divisor)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     st.sampled_from([(2, 2), (2, 2, 2), (3,), (6,), (2, 4)]),
     st.integers(1, 3),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow import metrics, plotting
+from hadaflow import distances, metrics, plotting
 from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
 from hadaflow.layers import layer_axes
@@ -203,7 +203,7 @@ class Trajectory:
         Returns the matplotlib figure.
         """
         data = self.to_xarray().assign(
-            {name: (self._dims("time"), self.measure(name)) for name in ("kl", "l2")}
+            {name: (self._dims("time"), self._spectral(name)) for name in ("kl", "l2")}
         )
         if self.model.loss == MSE and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
@@ -213,6 +213,13 @@ class Trajectory:
             suffix = check_picture(target)
             write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
         return figure
+
+    def _spectral(self, name: str) -> np.ndarray:
+        """A distance of the singular values from uniform, also where it is none of the matrices'."""
+        if self.view == "full":
+            return self.measure(name)
+        distance = getattr(distances, name)
+        return self.measure(lambda a: distance(self.model.nontrivial(a)))
 
     def _title(self) -> str:
         m = self.model
