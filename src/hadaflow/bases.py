@@ -16,7 +16,7 @@ from jax import lax
 
 from hadaflow.errors import InputError, check_whole_number
 from hadaflow.precision import float64
-from hadaflow.transforms import LARGEST, sylvester_matrix, transform
+from hadaflow.transforms import LARGEST, PrimeConvolution, sylvester_matrix, transform
 
 DENSE_LIMIT = 2**12
 # Up to here one product with the folded matrix is faster than a Fourier transform (one CPU core: 3.0
@@ -207,12 +207,19 @@ class AbelianGroup:
         """`psi` of an array with a zero in front for the trivial mode; so has the result."""
         if self.modes <= _DENSE_MODES:
             return v @ jnp.asarray(self._padded_dense.T, v.dtype)
+        if self._prime_convolution is not None:
+            return self._prime_convolution.apply(v)
         number, _ = self._classes_of_elements
         spread = v[..., number].reshape(*v.shape[:-1], *self.orders)
         axes = tuple(range(-len(self.orders), 0))
         w = jnp.fft.rfftn(spread, axes=axes).real
         w = w.reshape(*v.shape[:-1], -1)[..., self._half_index]
         return w[..., :1] - w
+
+    @functools.cached_property
+    def _prime_convolution(self) -> PrimeConvolution | None:
+        """For a prime number of classes, where a plain Fourier transform is slow."""
+        return PrimeConvolution.of(self.classes) if len(self.orders) == 1 else None
 
     @functools.cached_property
     def _half_index(self) -> np.ndarray:

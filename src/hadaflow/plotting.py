@@ -24,8 +24,9 @@ _STYLE: Any = {
 def draw(data: xr.Dataset, title: str = "") -> Any:
     """The paper's kind of picture: singular values, their direction, KL and M against time.
 
-    `data` has `a` and `a_hat` (time, mode), `kl` and `l2` (time), and a coordinate `log10_time`; with
-    a `run` axis, means over runs are drawn with standard-error bands. Returns the figure.
+    `data` has `a` and `a_hat` (time, mode), `kl` and `l2` (time), a coordinate `log10_time` and an
+    attribute `values`, how many singular values are equal at collapse; with a `run` axis, means over
+    runs are drawn with standard-error bands. Returns the figure.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -36,10 +37,11 @@ def draw(data: xr.Dataset, title: str = "") -> Any:
         x, label = _time_axis(data)
         _draw_modes(axes[0, 0], x, data["a"], "singular values $a_i$", log=True)
         _draw_modes(axes[0, 1], x, data["a_hat"], r"normalized $\hat a_i$", log=False)
-        axes[0, 1].axhline(1 / data.sizes["mode"], color="0.4", lw=0.9, ls=":", zorder=0)
+        collapsed = data.attrs["values"]
+        axes[0, 1].axhline(1 / collapsed, color="0.4", lw=0.9, ls=":", zorder=0)
         axes[0, 1].annotate(
-            f"1/{data.sizes['mode']}",
-            (1.0, 1 / data.sizes["mode"]),
+            f"1/{collapsed}",
+            (1.0, 1 / collapsed),
             xycoords=("axes fraction", "data"),
             xytext=(3, -3),
             textcoords="offset points",

@@ -207,6 +207,7 @@ class Trajectory:
         )
         if self.model.loss == MSE and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
+        data.attrs["values"] = self.model.classes - 1
         figure = plotting.draw(data, title=self._title())
         if path is not None:
             target = Path(path)
