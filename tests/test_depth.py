@@ -81,7 +81,7 @@ def test_the_threshold_of_the_third_mode(depth, threshold):
     model = hf.UFM(4, depth=depth)
     low = hf.solve(model, [30, 30, 30 * threshold * 0.98], progress=None)
     assert low.status == "never-collapses"
-    assert "mode 3 provably loses its share" in low.message
+    assert "mode 3 provably loses all share" in low.message
     assert "rank 2 at most" in low.message and "(0.5, 0.5)" in low.message
     high = hf.solve(model, [30, 30, 30 * threshold * 1.2], progress=None)
     assert high.status == "collapsed"

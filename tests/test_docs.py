@@ -151,3 +151,32 @@ def test_frozen_example(capsys):
         assert line.split()[:2] == row.split()[:2]
         got, wanted = [[float(x) for x in text.split()[2:]] for text in (line, row)]
         assert got == pytest.approx(wanted, rel=1e-2)
+
+
+GALLERY = {
+    "ten_classes": lambda run: run.measure("l2").argmax() > 0 and run.a_hat[-1].std() < 1e-6,
+    "groups_of_eight": lambda runs: len({round(r.log10_time[-1]) for r in runs.values()}) == 3,
+    "hierarchy": lambda halves: (
+        list(halves.values()) == pytest.approx([6.51, 6.95, 8.75], abs=0.01)
+    ),
+    "regularization_path": lambda found: (
+        found[2] == pytest.approx(1.0, abs=0.01) and found[3] < 0.8
+    ),
+    "depth_three": lambda runs: [r.status for r in runs] == ["never-collapses", "collapsed"],
+    "lazy_to_rich": lambda run: run.measure("kl").max() == pytest.approx(5.45e-4, rel=1e-2),
+    "large_steps": lambda ends: ends[0.9] < 1e-12 and ends[1.02] > 0.01 and ends[1.15] > 0.1,
+}
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_gallery_is_drawn_as_the_page_says(name, tmp_path, capsys):
+    names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    assert GALLERY[name](names["main"](str(tmp_path / "picture.png")))
+    assert (tmp_path / "picture.png").stat().st_size > 20_000
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    assert f"`{name}.py`" in page and f"images/{name}.png" in page
+
+
+def test_every_example_is_in_the_gallery_or_the_readme():
+    scripts = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert scripts == {*GALLERY, "frozen"}

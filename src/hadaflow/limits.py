@@ -42,15 +42,16 @@ def low_rank_limit(model: UFM, a: np.ndarray, C: np.ndarray) -> str:
     kept = np.flatnonzero(~dying)
     rank = int(model.basis.multiplicity[kept].sum())
     share = a[kept] / model.basis.multiplicity[kept].dot(a[kept])
+    verb = "loses" if dying.sum() == 1 else "lose"
+    shares = ", ".join(f"{v:.3g}" for v in share[:8]) + (", …" if len(kept) > 8 else "")
     return (
         f"{NEVER} at depth {N} low-rank directions attract, and {_listed(np.flatnonzero(dying))} "
-        f"provably loses its share for ever. The limit has rank {rank} at most, on "
-        f"{_listed(kept)}, whose shares of each other are ({', '.join(f'{v:.3g}' for v in share[:8])}"
-        f"{', …' if len(kept) > 8 else ''}) now; the norm is {A:.4g} (scaled)."
+        f"provably {verb} all share for ever. The limit has rank {rank} at most, on {_listed(kept)}, "
+        f"whose shares of each other are ({shares}) now; the norm is {A:.4g} (scaled)."
     )
 
 
 def _listed(modes: np.ndarray) -> str:
     """Modes by number, from 1."""
     some = ", ".join(str(i + 1) for i in modes[:8]) + (", …" if len(modes) > 8 else "")
-    return f"mode {some}" if len(modes) == 1 else f"each of the modes {some}"
+    return f"mode{'s' * (len(modes) > 1)} {some}"

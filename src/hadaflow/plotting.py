@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
-_COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 _LABELLED_MODES = 7
 
 _STYLE: Any = {
@@ -21,6 +21,21 @@ _STYLE: Any = {
 }
 
 
+def house_style() -> Any:
+    """A context in which matplotlib draws as all pictures of the project are drawn."""
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
+
+
+def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure and its axes; within `house_style`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns)
+
+
 def draw(data: xr.Dataset, title: str = "") -> Any:
     """The paper's kind of picture: singular values, their direction, KL and M against time.
 
@@ -28,12 +43,8 @@ def draw(data: xr.Dataset, title: str = "") -> Any:
     attribute `values`, how many singular values are equal at collapse; with a `run` axis, means over
     runs are drawn with standard-error bands. Returns the figure.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(10, 6.4), layout="constrained")
-        axes = figure.subplots(2, 2)
+    with house_style():
+        figure, axes = canvas(2, 2, (10, 6.4))
         x, label = _time_axis(data)
         _draw_modes(axes[0, 0], x, data["a"], "singular values $a_i$", log=True)
         _draw_modes(axes[0, 1], x, data["a_hat"], r"normalized $\hat a_i$", log=False)
@@ -85,7 +96,7 @@ def _draw_modes(axis: Any, x: np.ndarray, values: xr.DataArray, label: str, log:
         y = mean.isel(mode=i).values
         if log and not np.any(y > 0):
             continue
-        color = _COLORS[i] if count <= _LABELLED_MODES else many[i]
+        color = COLORS[i] if count <= _LABELLED_MODES else many[i]
         # Modes that coincide stay visible through their different dashes.
         style = dashes[i % len(dashes)] if count <= _LABELLED_MODES else "-"
         axis.plot(x, y, color=color, ls=style, label=str(int(mean["mode"].values[i])))
@@ -99,11 +110,11 @@ def _draw_scalar(axis: Any, x: np.ndarray, values: xr.DataArray, label: str) -> 
         runs = values.sizes["run"]
         mean, error = values.mean("run").values, values.std("run", ddof=min(1, runs - 1)).values
         band = error / np.sqrt(runs)
-        axis.fill_between(x, mean - band, mean + band, color=_COLORS[0], alpha=0.2, lw=0)
+        axis.fill_between(x, mean - band, mean + band, color=COLORS[0], alpha=0.2, lw=0)
     else:
         mean = values.values
     positive = mean[np.isfinite(mean) & (mean > 0)]
-    axis.plot(x, mean, color=_COLORS[0])
+    axis.plot(x, mean, color=COLORS[0])
     if positive.size and positive.max() > 30 * positive.min():
         axis.set_yscale("log")
     axis.set_ylabel(label)
