@@ -199,7 +199,52 @@ def test_deep_penalties_that_are_too_strong_leave_nothing():
     model = hf.UFM(4, depth=3, weight_decay=2.0)
     assert np.all(hf.fixed_point(model) == 0)
     run = hf.solve(model, [1.0, 0.8, 1.3], hf.Collapse(1e-3), progress=None)
-    assert run.status == "never-collapses" and "every singular value dies" in run.message
+    assert run.status == "never-collapses" and "too strong for collapse" in run.message
+
+
+def test_a_temperature_moves_the_threshold_of_the_penalty():
+    """At τ the force at zero is 1/τ: λ̄ = 1.5 lives at τ = 0.5, λ̄ = 0.7 dies at τ = 2."""
+    alive = hf.UFM(4, weight_decay=1.5, temperature=0.5)
+    run = hf.solve(alive, [0.1, 0.2, 0.3], progress=None)
+    np.testing.assert_allclose(run.a[-1], hf.fixed_point(alive), rtol=1e-5)
+    assert hf.fixed_point(alive)[0] > 0.1
+    dying = hf.UFM(4, weight_decay=0.7, temperature=2.0)
+    assert np.all(hf.fixed_point(dying) == 0)
+    run = hf.solve(dying, [0.1, 0.2, 0.3], progress=None)
+    assert run.status == "steady" and run.a[-1].max() < 1e-12
+
+
+def test_a_deep_penalized_run_to_collapse_ends_in_a_low_rank_state():
+    run = hf.solve(hf.UFM(4, depth=3, weight_decay=0.05), [8, 8, 0.1], hf.Collapse(1e-3))
+    assert run.status == "never-collapses" and "(0.5, 0.5, 0)" in run.message
+
+
+def test_a_fixed_point_that_repels_has_no_stability_limit():
+    """Depth 3, λ = 0.6995: all modes equal is a saddle (μ < 1/3), and the flow leaves it."""
+    model = hf.UFM(4, depth=3, weight_decay=0.6995)
+    run = hf.solve(model, hf.fixed_point(model) * [1.01, 1, 0.99], progress=None)
+    assert run.status == "steady" and run.a[-1, 2] < 1e-9 < 0.1 < run.a[-1, 0]
+    with pytest.raises(hf.InputError, match="that attracts"):
+        hf.stability_limit(model)
+
+
+def test_one_row_of_differences_stands_for_all_layers():
+    model = hf.UFM(4, depth=3)
+    one, all_rows = hf.spectrum([1, 2, 3], 0.5), hf.spectrum([1, 2, 3], [[0.5] * 3, [0.5] * 3])
+    by_layer = hf.spectrum([1, 2, 3], [[0.5], [0.5]])
+    want = model.scaled(all_rows).C
+    np.testing.assert_array_equal(model.scaled(one).C, want)
+    np.testing.assert_array_equal(model.scaled(by_layer).C, want)
+
+
+@pytest.mark.parametrize("start", ["full", "phases"])
+def test_other_deep_starts_are_told_of_their_limit_too(start):
+    model = hf.UFM(5, depth=3)
+    given = hf.circulant([8, 0.1 * np.exp(0.3j)])
+    if start == "full":
+        given = hf.hadamard(model, [8, 0.1])
+    run = hf.solve(model, given, hf.Collapse(1e-3), progress=None)
+    assert run.status == "never-collapses" and "mode 2 provably loses" in run.message
 
 
 def test_a_penalty_on_one_layer_alone_has_no_fixed_point():

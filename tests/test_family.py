@@ -76,9 +76,9 @@ def difference(problem):
     """Largest relative difference of any factor (of the logits, with phases) from DOP853."""
     model, start, seed = problem
     times = [0.2, 1.0]
-    run = hf.solve(
-        model, start, times=times, units="raw", rtol=1e-10, method="tsit5", progress=None
-    )
+    # The automatic method compiles longer where it is implicit: every third time.
+    method = "auto" if seed % 3 == 0 else "tsit5"
+    run = hf.solve(model, start, times=times, units="raw", rtol=1e-10, method=method, progress=None)
     assert run.status == "reached", run.message
     begin = hf.hadamard(model, start, rotation=seed, units="raw")
     labels = model.labels if model.soft_labels else None

@@ -295,3 +295,41 @@ def test_descent_settles_below_the_limit_and_not_above(options, momentum):
         run = hf.descend(model, start, 2000, share * limit, momentum=momentum, progress=None)
         ends.append(np.abs(run.a[-1] / goal - 1).max())
     assert ends[0] < 1e-7 < 1e-3 < ends[1]
+
+
+# --- labels that pull the other way, and times after the flow has settled ------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "C"), [({"depth": 1}, 0.0), ({}, 0.5), ({"depth": 3}, [[0.5], [0.2]])]
+)
+def test_modes_of_negative_fixed_points_pass_through_zero(options, C):
+    """Balanced modes die at zero; at depth 1, or unbalanced, they go on, with phase π."""
+    model = hf.UFM(4, label_distribution=(0.1, 0.3, 0.3, 0.3), **options)
+    goal = hf.fixed_point(model)
+    assert np.all(goal < 0)
+    run = hf.solve(model, hf.spectrum([0.1, 0.2, 0.3], C=C), progress=None)
+    assert run.status == "steady"
+    np.testing.assert_allclose(run.a[-1] * np.cos(run.angles[-1]), goal, rtol=1e-5)
+    if options == {"depth": 1}:
+        balanced = hf.solve(hf.UFM(4, label_distribution=(0.1, 0.3, 0.3, 0.3)), [0.1, 0.2, 0.3])
+        assert balanced.status == "steady" and balanced.a[-1].max() < 1e-12
+
+
+@pytest.mark.parametrize("options", [{"label_smoothing": 0.1}, {"weight_decay": 0.1}])
+def test_times_after_the_flow_has_settled_see_the_settled_state(options):
+    model = hf.UFM(4, **options)
+    run = hf.solve(model, [0.1, 0.2, 0.3], hf.Time(log10=1000), progress=None)
+    assert run.status == "reached" and "at rest since" in run.message and len(run) == 200
+    np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-8)
+    assert np.isfinite(run.log_a).all() and run.log10_time[-1] == 1000
+    norm = hf.solve(model, [0.1, 0.2, 0.3], hf.Norm(100), progress=None)
+    assert norm.status == "failed" and "settles at a finite point" in norm.message
+    assert np.isfinite(norm.log_a).all()
+
+
+def test_labels_with_zeros_never_settle():
+    model = hf.UFM(4, label_distribution=(0.8, 0.2, 0, 0))
+    assert not model.settles
+    run = hf.solve(model, [0.1, 0.2, 0.3], hf.Collapse(1e-3), progress=None)
+    assert run.status == "failed" and "rounding" in run.message

@@ -66,7 +66,8 @@ Unbalanced = Annotated[
     str | None,
     typer.Option(
         help="Differences C of the squared layer singular values: one number, or one for each value "
-        "of --start; rows for the layers 2, 3, … separated by semicolons beyond depth 2."
+        "of --start; beyond depth 2 one row for all layers, or rows for the layers 2, 3, … separated "
+        "by semicolons."
     ),
 ]
 LossOption = Annotated[Loss, typer.Option(help="Loss function.")]

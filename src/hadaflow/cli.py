@@ -85,7 +85,7 @@ def solve_command(
         str | None,
         typer.Option(
             help="time:T, log10time:X, collapse:TOL, norm:X, path:X or steady:TOL "
-            "[default: collapse:1e-6, or steady:1e-8 for MSE]"
+            "[default: collapse:1e-6, or steady:1e-8 where the flow settles]"
         ),
     ] = None,
     log10_times: Annotated[

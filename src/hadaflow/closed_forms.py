@@ -87,9 +87,10 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     in scaled units: the softmax equals the labels there. It is reached from a positive start when it
     is positive; a mode whose value is negative dies instead.
 
-    With penalties $a^* = \sqrt n\log(K/\bar\lambda - K + 1)$ (raw) for every mode,
-    $\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$, and zero from $\bar\lambda = 1$ on. At other depths the
-    root of one equation; deeper models rest at zero as well, and there only when $\bar\lambda$ is large.
+    With penalties $a^* = \tau\sqrt n\log(K/\tau\bar\lambda - K + 1)$ (raw) for every mode,
+    $\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$, and zero from $\tau\bar\lambda = 1$ on. At other depths
+    the largest root of one equation, or zero if it has none. Deeper models rest at zero and in low-rank
+    states as well, and where $a^*/K\sqrt n < (1 - 2/N)\tau$ the point repels.
     """
     if model.imbalance is not None:
         raise InputError(
@@ -98,9 +99,9 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
         )
     scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
     if model.penalized:
-        if model.soft_labels or model.temperature != 1 or model.loss == MSE:
+        if model.soft_labels or model.loss == MSE:
             raise InputError(
-                "Argument `model` must have hard labels, temperature 1 and cross-entropy: with "
+                "Argument `model` must have hard labels and cross-entropy: with "
                 "penalties beside others there is no closed form; `solve` until Steady() finds it."
             )
         if not all(model.decays):
@@ -124,7 +125,7 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
 
 
 def too_strong(model: UFM) -> bool:
-    """Are the penalties so strong that every singular value dies?"""
+    """Are the penalties so strong that no state with all singular values equal can rest?"""
     if (
         not all(model.decays)
         or model.loss == MSE
@@ -138,10 +139,10 @@ def too_strong(model: UFM) -> bool:
 def _penalized_fixed_point(model: UFM) -> float:
     r"""The raw value of all modes at rest under penalties, the larger one if there are two; 0 if none.
 
-    There $g(a)\,a^{1-2/N} = \bar\lambda$ with $g = K/(e^{a/\sqrt n} + K - 1)$.
+    There $g(a)\,a^{1-2/N} = \bar\lambda$ with $g = \frac1\tau K/(e^{a/\tau\sqrt n} + K - 1)$.
     """
-    N, K, strength = model.depth, model.classes, model.decay_strength
-    unit = math.sqrt(model.samples)
+    N, K, strength = model.depth, model.classes, model.decay_strength * model.temperature
+    unit = math.sqrt(model.samples) * model.temperature
     if N == 2:
         return unit * math.log(K / strength - K + 1) if strength < 1 else 0.0
 

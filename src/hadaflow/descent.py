@@ -116,7 +116,7 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
 
     Args:
         model: The model.
-        momentum: Heavy ball stretches the limit by 1 + momentum.
+        momentum: Heavy ball stretches the limit at a fixed point by 1 + momentum.
         at: Hard labels: where on the way, by the mean singular value μ (scaled) of a collapsed state.
 
     Soft labels and penalties: at the fixed point, where a step multiplies a perturbation of the layers
@@ -129,7 +129,12 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
     """
     _check_numbers(1.0, momentum)
     if not model.settles:
-        return _limit_at_collapse(model, at) * (1 + momentum)
+        if momentum:
+            raise InputError(
+                "Argument `momentum` must be 0 for a model with hard labels: the limit is that of one "
+                f"step, but is {momentum!r}."
+            )
+        return _limit_at_collapse(model, at)
     if at is not None:
         raise InputError(
             "Argument `at` is for models that never settle; this one has a fixed point."
@@ -153,8 +158,13 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
 
         return jax.jacfwd(push)(flat)
 
-    largest = float(np.max(-np.linalg.eigvals(slopes(layers.ravel())).real))
-    return 2 / largest * (1 + momentum)
+    rates = np.linalg.eigvals(slopes(layers.ravel())).real
+    if rates.max() > 1e-9 * np.abs(rates).max():
+        raise InputError(
+            "Argument `model` must have a fixed point that attracts: at this depth and penalty the one "
+            "with all singular values equal repels, whatever the learning rate."
+        )
+    return 2 / float(np.max(-rates)) * (1 + momentum)
 
 
 def _limit_at_collapse(model: UFM, at: Any) -> float:

@@ -74,11 +74,17 @@ class ReducedFlow:
 
     def _rest(self, p, args):
         """The product of all layers but the two smallest."""
+        xp = np if isinstance(p, np.ndarray) else jnp
+
+        def power(base, exponent):  # with a slope at zero, where that of a root is infinite
+            positive = base > 0
+            return xp.where(positive, xp.where(positive, base, 1.0) ** exponent, 0.0)
+
         if self.balanced:
-            return p ** (self.model.depth / 2 - 1)
+            return power(p, self.model.depth / 2 - 1)
         product = 1.0
         for square in self._squares(p, args)[2:]:
-            product = product * square**0.5
+            product = product * power(square, 0.5)
         return product
 
     def _values(self, y, args):
@@ -130,7 +136,7 @@ class ReducedFlow:
         """The largest relative rate of change; a mode that has died counts no more."""
         direction, slowness = self.model.padded_drive(a)
         rate = jnp.abs(w * direction) * jnp.exp(-slowness)
-        alive = (a > 1e-12 * jnp.max(a)) | (direction > 0) & (a > 0)
+        alive = (a > 1e-14) & (a > 1e-12 * jnp.max(a)) | (direction > 0) & (a > 0)
         return jnp.max(jnp.where(alive, rate / jnp.where(a > 0, a, 1.0), 0.0)) + 1e-300
 
 

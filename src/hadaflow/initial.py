@@ -58,7 +58,7 @@ def project(model: UFM, state: Parameters) -> Spectrum:
     $a = \mathrm{diag}(U^\top Z V_1)$ and $C = \mathrm{diag}(U^\top WW^\top U - V_1^\top H^\top H V_1)$
     with $V_1 = U\otimes 1/\sqrt n$: exact on Hadamard states whatever their rotation, the nearest
     diagonal otherwise. A negative diagonal entry counts as zero. For two blocks of classes the mode
-    between them comes with its angle; a start with phases is not projected.
+    between them comes with its angle. Of modes with phases only the symmetric part is seen, a cos φ.
     """
     model.check_parameters(state)
     model.check_reduced_view()
@@ -207,7 +207,7 @@ def _layer_spectra(
     model.check_reduced_view()
     given = start if isinstance(start, Spectrum) else spectrum(start)
     trivial = None
-    if given.modes == model.modes + 1 and not model.has_constant_mode:
+    if given.modes == model.modes + 1 and not model.has_constant_mode and model.imbalance is None:
         # The trivial mode of a cross-entropy start: check the others, keep it.
         trivial = Spectrum(given.a[..., :1], given.C[..., :1], given.units, given.angles)
         kept = None if given.angles is None else given.angles[..., 1:]

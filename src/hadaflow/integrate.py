@@ -315,8 +315,10 @@ def _side_steps(flow, method, u0, y0, u1, args):
 
     def one(u0, y0, u1):
         state = solver.init(term, u0, u1, y0, args)
-        y1 = solver.step(term, u0, u1, y0, args, state, made_jump=False)[0]
-        return _where(u1 > u0, y1, y0)
+        y1, _, _, _, result = solver.step(term, u0, u1, y0, args, state, made_jump=False)
+        # Part of a step that was solved is solved too, unless nothing but rounding moves: then the
+        # state before it serves as well.
+        return _where((u1 > u0) & diffrax.is_okay(result), y1, y0)
 
     return jax.vmap(one)(u0, y0, u1)
 

@@ -8,7 +8,9 @@ from hadaflow.model import MSE, UFM
 NEVER = "The direction never becomes uniform:"
 
 
-def low_rank_limit(model: UFM, a: np.ndarray, C: np.ndarray) -> str:
+def low_rank_limit(
+    model: UFM, a: np.ndarray, C: np.ndarray, angles: np.ndarray | None = None
+) -> str:
     r"""What to say of a state some of whose modes provably lose their share for ever; else nothing.
 
     Depth $N\ge3$, hard labels, scaled units. Let $M = -\log\sum_j e^{-x_j}$ be the soft minimum of the
@@ -22,19 +24,21 @@ def low_rank_limit(model: UFM, a: np.ndarray, C: np.ndarray) -> str:
     - $\frac{d}{dt}\log a_k = \beta_kw_k/a_k \le 2w_k/a_k$.
 
     A mode with $2w_k/a_k < \gamma R^q$ loses its share, and goes on to lose it: $w_k/a_k = a_k^q$ grows
-    less than $R^q$. Unbalanced, where it may grow like $a_k$, $2w_k/a_k < q\gamma R^q$ is enough.
+    less than $R^q$. With phases $a$ are the moduli. Unbalanced, where it may grow like $a_k$,
+    $2w_k/a_k < q\gamma R^q$ is enough.
     """
     N = model.depth
     if N < 3 or model.settles or model.penalized or model.loss == MSE:
         return ""
     # The margins, and with them M, are those of the logits over the temperature.
-    soft_minimum = -float(np.asarray(model.log_wrong(a)[0])) * model.temperature
+    soft_minimum = -float(np.asarray(model.log_wrong(a, angles)[0])) * model.temperature
     if soft_minimum <= 0:
         return ""
     squares = layer_values(N, a, C) ** 2
     A, q = model.nontrivial(a).sum(), 1 - 2 / N
     R = (sum(model.nontrivial(s).sum() for s in squares) / N) ** (N / 2)
-    relative = np.divide(mobility(N, a, C), a, out=np.zeros_like(a), where=a > 0)
+    w = mobility(N, a, C)
+    relative = np.divide(w, a, out=np.where(w > 0, np.inf, 0.0), where=a > 0)
     slack = q if np.any(C) else 1.0
     dying = 2 * relative < slack * soft_minimum * R ** (q - 1)
     if not dying.any():

@@ -178,7 +178,7 @@ class UFM(Problem):
     def _turn(self, a, C, w):
         """Rate of the angles per unit of the force across: all layers turn, or the last one alone."""
         if self.imbalance is None:
-            return w / a
+            return jnp.where(a > 0, w / jnp.where(a > 0, a, 1.0), 0.0)
         last = layers.layer_values(self.depth, a, C)[-1, ..., -1:]
         return a[..., -1:] / last**2 / self.depth
 
@@ -230,17 +230,18 @@ class UFM(Problem):
         logs = [log_softplus(wrong) for wrong in self.log_wrong(a, angles)]
         if self.imbalance is None:
             return logs[0]
-        shares = [count * n / self.total_samples for count, n in self.imbalance]
-        return jax.nn.logsumexp(
-            jnp.stack([v + np.log(share) for v, share in zip(logs, shares, strict=True)], axis=-1),
-            axis=-1,
-        )
+        weighted = [v + np.log(s) for v, s in zip(logs, self._block_shares, strict=True)]
+        return jax.nn.logsumexp(jnp.stack(weighted, axis=-1), axis=-1)
 
     def _mean_over_blocks(self, values):
         if self.imbalance is None:
             return values[0]
-        shares = [count * n / self.total_samples for count, n in self.imbalance]
-        return sum(share * value for share, value in zip(shares, values, strict=True))
+        return sum(share * value for share, value in zip(self._block_shares, values, strict=True))
+
+    @property
+    def _block_shares(self) -> list[float]:
+        """The share of each block in all samples."""
+        return [count * n / self.total_samples for count, n in self.imbalance or ()]
 
     def margins_of(self, a, angles=None) -> list[Any]:
         """Margins over all wrong classes, scaled units; of each block, where classes differ."""

@@ -237,13 +237,16 @@ class Problem:
 
         At depth 2 $\sqrt{\lambda_W\lambda_H/n}$, and from 1 on all modes die.
         """
-        geometric_mean = math.prod(self.decays) ** (1 / self.depth)
-        return geometric_mean * self.loss_divisor / math.sqrt(self.mean_samples)
+        if not all(self.decays):
+            return 0.0
+        mean_log = math.fsum(math.log(decay) for decay in self.decays) / self.depth
+        return math.exp(mean_log) * self.loss_divisor / math.sqrt(self.mean_samples)
 
     @property
     def settles(self) -> bool:
         """Does the flow end at a finite point, instead of growing for ever?"""
-        return self.loss == MSE or self.soft_labels or all(self.decays)
+        settled_labels = self.soft_labels and bool(np.all(self.label_probabilities > 0))
+        return self.loss == MSE or settled_labels or all(self.decays)
 
     # --- labels ----------------------------------------------------------------------------------
 
@@ -328,6 +331,8 @@ class Problem:
             if not np.any(given.C):
                 return balanced_like(self.depth, given.a)
             wanted = (*given.a.shape[:-1], self.depth - 1, self.modes)
+            if given.C.ndim == given.a.ndim:  # one row stands for all layers
+                return np.repeat(given.C[..., None, :], self.depth - 1, axis=-2)
             if given.C.shape != wanted:
                 raise InputError(
                     f"Argument `C` must have shape {wanted} at depth {self.depth}, the squares of "
@@ -363,8 +368,8 @@ class Problem:
             return None
         if self.loss == MSE:
             raise InputError(
-                "A circulant start (modes with phases) needs cross-entropy; for MSE use the full "
-                "view: `hadamard` of the same start is refused too, so give the matrices."
+                "A circulant start (modes with phases) needs cross-entropy; for MSE give the "
+                "matrices, as `parameters`, to the full view."
             )
         real = self.basis.multiplicity == 1
         turned = np.abs(np.sin(given.angles[..., real])) > 1e-12

@@ -1,5 +1,6 @@
 """Carrying out one request: the march to its end, and the trajectory it is answered with."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,14 @@ from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
 from hadaflow.integrate import Integration, Outcome
 from hadaflow.limits import NEVER
 from hadaflow.progress import Progress
-from hadaflow.requests import Request
+from hadaflow.requests import STIFF_METHOD, Request
 from hadaflow.states import Spectrum
 from hadaflow.targets import Collapse, Norm, PathLength, Steady
 from hadaflow.trajectory import Trajectory
 
-_STEP_LIMIT = 2e7  # for targets at a known distance
+_STEP_LIMIT = 2e7  # steps to a target at a known distance
+_STIFF_STEPS = 20_000  # of the implicit method; hundreds are usual
+AT_REST, _AT_REST = "at rest", 1e-10
 # Looser local errors would keep the direction from settling at all.
 _LOOSEST = 1e-5
 
@@ -40,7 +43,13 @@ def integrate(
     args: tuple[Any, ...],
     tolerance: float,
     give_up: Callable[[float, Any, int], str],
+    values: Callable[[Any], np.ndarray],
 ) -> Outcome:
+    """March to the request's end; `values(y)` are the K − 1 singular values of a state.
+
+    A flow that settles comes to rest before a late time, or short of another target: it is stopped
+    there, since the noise of rounding, which log time magnifies, would only cost steps.
+    """
     goals = request.goals
     if goals is not None and len(goals) == 0:  # only time 0 was asked for
         return Outcome("done", goals, jax.tree.map(lambda x: np.zeros((0, *x.shape)), y0))
@@ -49,8 +58,44 @@ def integrate(
         def report(u: float) -> None:
             progress.report(request.where(u), None if goals is None else u / goals[-1])
 
-        integration = Integration(flow, request.method, y0, args, tolerance, report, give_up)
-        return integration.to_event(request.grid) if goals is None else integration.to_goals(goals)
+        def rests(y: Any) -> bool:
+            if not request.model.settles or isinstance(request.event, Steady):
+                return False
+            still = dataclasses.replace(flow, target=Steady)
+            return float(still.watch(y, (*args[:-1], np.float64(_AT_REST)))) <= 0
+
+        def stop(u: float, y: Any, steps: int) -> str:
+            return AT_REST if rests(y) else give_up(u, y, steps)
+
+        integration = Integration(flow, request.method, y0, args, tolerance, report, stop)
+        if goals is None:
+            outcome = integration.to_event(request.grid)
+        else:
+            outcome = integration.to_goals(goals)
+        if outcome.ending not in ("gave up", "stuck") or not len(outcome.us):
+            return outcome
+        final = jax.tree.map(lambda y: y[-1], outcome.ys)
+        if outcome.reason != AT_REST and not rests(final):
+            return outcome
+        return _at_rest(request, outcome, values(final))
+
+
+def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:
+    """The outcome of a flow that has come to rest: later times see the same state."""
+    goals, since = request.goals, request.where(float(outcome.us[-1]))
+    if goals is None:
+        shares = ", ".join(f"{v:.3g}" for v in (a / a.sum())[:8]) if a.sum() > 1e-12 else "zero"
+        more = ", …" if len(a) > 8 else ""
+        if isinstance(request.event, Collapse):
+            reason = f"{NEVER} the flow has come to rest at the direction ({shares}{more})."
+            return dataclasses.replace(outcome, ending="gave up", reason=reason)
+        reason = f"the flow settles at a finite point, with ‖a‖₁ = {a.sum():.6g} (scaled)"
+        return dataclasses.replace(outcome, ending="gave up", reason=reason)
+    row = np.minimum(np.searchsorted(outcome.us, goals), len(outcome.us) - 1)
+    ys = jax.tree.map(lambda y: y[row], outcome.ys)
+    return dataclasses.replace(
+        outcome, ending="done", us=goals, ys=ys, reason=f"at rest since {since}"
+    )
 
 
 def local_tolerance(request: Request) -> float:
@@ -66,6 +111,11 @@ def local_tolerance(request: Request) -> float:
 def too_far(request: Request, u: float, steps: int, reached: dict[type, float]) -> str:
     """Refuse a target that, at the pace so far, is tens of millions of steps away."""
     event = type(request.event)
+    if request.method == STIFF_METHOD and steps > _STIFF_STEPS:
+        return (
+            "rounding, which log time magnifies, leaves the implicit method no steps of ordinary size "
+            f"({steps} were taken)"
+        )
     if request.goals is not None:
         share = u / request.goals[-1]
     elif event in reached:
@@ -74,7 +124,7 @@ def too_far(request: Request, u: float, steps: int, reached: dict[type, float]) 
         return ""
     if steps < 10**4 or steps < _STEP_LIMIT * share:
         return ""
-    return f"the way there would take about {steps / share:.1e} steps of an explicit method"
+    return f"the way there would take about {steps / share:.1e} steps of {request.method}"
 
 
 def last(outcome: Outcome) -> float:
@@ -86,7 +136,8 @@ def ending(request: Request, how: str, u: float, reason: str = "") -> tuple[str,
     where, event = request.where(u), request.event
     match how, event:
         case "done", _:
-            return "reached", f"All requested times reached, the last at {where}."
+            rest = f"; {reason}" if reason else ""
+            return "reached", f"All requested times reached, the last at {where}{rest}."
         case "interrupted", _:
             return "interrupted", f"Interrupted at {where}; the finished part is here."
         case "event", Collapse():

@@ -1,5 +1,6 @@
 """`solve(model, start, until)`: a trajectory of the gradient flow, to any time."""
 
+import dataclasses
 import itertools
 import math
 import time
@@ -12,7 +13,7 @@ import numpy as np
 from hadaflow.closed_forms import fixed_point, mse_path_length, mse_singular_values, too_strong
 from hadaflow.errors import InputError
 from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
-from hadaflow.initial import compress
+from hadaflow.initial import compress, distance_from_hadamard, project
 from hadaflow.integrate import Outcome
 from hadaflow.layers import layer_values
 from hadaflow.limits import low_rank_limit
@@ -108,11 +109,26 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
     model = request.model
     if start.angles is not None and model.imbalance is None:
         return _integrate_phases(request, start)
+    if _may_change_sign(model, start):
+        signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
+        return _integrate_phases(request, signed)
     if model.penalized or model.imbalance is not None or (model.loss == MSE and model.depth > 2):
         return _integrate_layers(request, start)
     if model.loss == MSE:
         return _solve_mse(request, start)
     return _integrate_reduced(request, start)
+
+
+def _may_change_sign(model: UFM, start: Spectrum) -> bool:
+    """Do labels pull a mode through zero? Balanced modes die there; others go on, with phase π."""
+    if (
+        not model.soft_labels
+        or model.imbalance is not None
+        or not (model.depth == 1 or np.any(start.C))
+    ):
+        return False
+    q = model.label_probabilities
+    return bool(np.any(q == 0)) or model.penalized or bool(np.any(fixed_point(model) < 1e-12))
 
 
 def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | None:
@@ -141,15 +157,18 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
 
 
 def _settles_elsewhere(model: UFM, tolerance: float) -> str:
-    """What to say when soft labels hold the flow at a direction that is not uniform; else nothing."""
+    """What to say when labels or penalties keep the flow from collapse; else nothing."""
     if too_strong(model):
-        limit = (
-            f"λ_Wλ_H = {math.prod(model.decays):g} is at or above n = {model.samples} (over (Kn)² for "
-            "a mean)"
-            if model.depth == 2
-            else "there is no fixed point other than zero"
+        if model.depth == 2:
+            strength = math.prod(model.decays) * (model.loss_divisor * model.temperature) ** 2
+            return (
+                f"The penalties are too strong: λ_Wλ_H = {strength:g} (times τ², and (Kn)² for a mean) "
+                f"is at or above n = {model.samples}, so every singular value dies."
+            )
+        return (
+            "The penalties are too strong for collapse: there is no fixed point at which all singular "
+            "values are equal."
         )
-        return f"The penalties are too strong: {limit}, so every singular value dies."
     if not model.soft_labels or model.penalized or np.any(model.label_probabilities == 0):
         return ""
     limit = model.nontrivial(np.maximum(fixed_point(model), 0.0))
@@ -181,7 +200,11 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
             return too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 
         y0 = np.zeros(model.basis.modes + 1)
-        outcome = integrate(request, flow, y0, args, tolerance, give_up)
+
+        def values(y: np.ndarray) -> np.ndarray:
+            return model.nontrivial(flow.displaced(y, args)[1:])
+
+        outcome = integrate(request, flow, y0, args, tolerance, give_up, values)
         a = flow.displaced(outcome.ys, args)[:, 1:]
     status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
     return reduced_result(
@@ -223,12 +246,18 @@ def _integrate_many(
     with double_precision():
 
         def give_up(u: float, y: np.ndarray, steps: int) -> str:
-            a = model.nontrivial(values(y)[0])
-            if isinstance(event, Collapse) and a.sum() > _NORM_LIMIT:
-                return stall(a.sum(), deviation(a))
+            free, C, angles = values(y)
+            a = model.nontrivial(free)
+            if isinstance(event, Collapse):
+                if model.imbalance is None and (limit := low_rank_limit(model, free, C, angles)):
+                    return limit
+                if a.sum() > _NORM_LIMIT:
+                    return stall(a.sum(), deviation(a))
             return too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 
-        outcome = integrate(request, flow, y0, args, tolerance, give_up)
+        outcome = integrate(
+            request, flow, y0, args, tolerance, give_up, lambda y: model.nontrivial(values(y)[0])
+        )
         a, C, turned = values(outcome.ys)
     status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
     return reduced_result(
@@ -305,12 +334,18 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
     tolerance = local_tolerance(request)
     args, y0 = (np.float64(request.target_value),), (small.factors, np.zeros(()))
 
-    def give_up(u: float, y: Any, steps: int) -> str:
+    def singular_values(y: Any) -> np.ndarray:
         Z = Parameters(y[0]).Z
-        values = np.linalg.svd(Z, compute_uv=False)[: model.classes - 1]
-        norm = values.sum() / model.singular_value_scale
-        if isinstance(event, Collapse) and norm > _FULL_NORM_LIMIT:
-            return stall(norm, deviation(values))
+        return np.linalg.svd(Z, compute_uv=False)[: model.classes - 1] / model.singular_value_scale
+
+    def give_up(u: float, y: Any, steps: int) -> str:
+        values = singular_values(y)
+        norm = values.sum()
+        if isinstance(event, Collapse):
+            if limit := _full_low_rank_limit(small_model, Parameters(y[0])):
+                return limit
+            if norm > _FULL_NORM_LIMIT:
+                return stall(norm, deviation(values))
         return too_far(request, u, steps, {Norm: norm, PathLength: float(y[1])})
 
     with double_precision():
@@ -318,7 +353,7 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
         if early:
             outcome = Outcome("", np.zeros(0), jax.tree.map(lambda x: x[None][:0], y0))
         else:
-            outcome = integrate(request, flow, y0, args, tolerance, give_up)
+            outcome = integrate(request, flow, y0, args, tolerance, give_up, singular_values)
     factors, path = outcome.ys
     states = expand(Parameters(tuple(factors)))
     rows = [
@@ -329,6 +364,16 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
         request, "full", dict(zip(model.factor_names, rows, strict=True)), outcome.us,
         np.concatenate([[0.0], path]), status, message, outcome, tolerance,
     )  # fmt: skip
+
+
+def _full_low_rank_limit(model: UFM, state: Parameters) -> str:
+    """The certificate of the reduced view, for a deep full state that is a Hadamard one."""
+    if model.depth < 3 or model.imbalance is not None or model.feature_width < model.classes:
+        return ""
+    if distance_from_hadamard(model, state) > 1e-9:
+        return ""
+    scaled = model.scaled(project(model, state))
+    return low_rank_limit(model, scaled.a, scaled.C)
 
 
 def _full_decided_at_start(

@@ -50,7 +50,7 @@ def spectrum(
             blocks of classes those inside each block, then the one between. Not negative.
         C: Conserved differences $C_i = \alpha_i^2 - \beta_i^2$, any sign; zero (balanced) when
             left out. One number stands for all modes. At depth N ≥ 3 one row for each of the layers
-            2 to N: the squares of layer 1 minus theirs.
+            2 to N: the squares of layer 1 minus theirs; one row alone stands for all of them.
         units: "scaled" (the paper's reduced equation, the default) or "raw" (the matrices').
         angle: For two blocks of classes: the angle from 0 to π/2 between the features of the mode
             between them and those of the first block. Left out: that of balanced classes.
@@ -91,9 +91,10 @@ def _differences(values: np.ndarray, C: Any) -> np.ndarray:
     differences = _numbers("C", 0.0 if C is None else C)
     if not np.all(np.isfinite(differences)):
         raise InputError("Argument `C` must hold finite numbers, but has a NaN or an infinity.")
-    layered = differences.ndim == values.ndim + 1 and differences.shape[-1] == values.shape[-1]
-    if layered and differences.shape[:-2] == values.shape[:-1]:
-        return differences
+    if differences.ndim == values.ndim + 1 and differences.shape[-1] in (1, values.shape[-1]):
+        layers = (*values.shape[:-1], differences.shape[-2], values.shape[-1])
+        if differences.shape[:-2] == values.shape[:-1]:
+            return np.broadcast_to(differences, layers).copy()
     try:
         return np.broadcast_to(differences, values.shape).copy()
     except ValueError:
