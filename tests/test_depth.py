@@ -95,7 +95,7 @@ def test_no_mode_called_lost_ever_gains_again():
     rng, seen = np.random.default_rng(3), 0
     for depth, C in ((3, 0.0), (4, 0.0), (3, 0.4)):
         model = hf.UFM(8, depth=depth)
-        for _ in range(4):
+        for _ in range(2):
             a = np.exp(rng.uniform(-3, 2.5, 7))
             layers = None if C == 0 else C * rng.uniform(-1, 1, (depth - 1, 7))
             start = hf.spectrum(a, layers)
@@ -110,7 +110,7 @@ def test_no_mode_called_lost_ever_gains_again():
                     assert np.all(np.diff(shares, axis=0) < 0)
                     seen += 1
                     break
-    assert seen > 4
+    assert seen > 2
 
 
 def test_the_deep_flow_against_another_solver_far_out():
@@ -172,7 +172,7 @@ def test_a_deep_run_is_saved_and_continued(tmp_path):
 
 @pytest.mark.parametrize(
     ("depth", "decays", "n"),
-    [(1, 0.4, 1), (1, 0.4, 3), (3, (0.1, 0.2, 0.3), 1), (3, 0.15, 2), (4, 0.1, 1)],
+    [(1, 0.4, 3), (3, (0.1, 0.2, 0.3), 2), (4, 0.1, 1)],
 )
 def test_penalties_on_every_layer_settle_at_the_root(depth, decays, n):
     """All modes at g a^{1−2/N} = λ̄, here from SciPy on the equation in raw units; λ_l σ_l² alike."""
@@ -329,9 +329,8 @@ def test_the_limit_at_collapse_is_where_one_step_keeps_the_spread(options):
 
 
 @pytest.mark.parametrize("options", [
-    {"weight_decay": 0.1}, {"weight_decay": (0.1, 0.3)}, {"weight_decay": 0.2, "samples": 2},
-    {"weight_decay": 0.15, "depth": 3}, {"weight_decay": 0.3, "depth": 1},
-    {"label_smoothing": 0.1, "depth": 3}])  # fmt: skip
+    {"weight_decay": 0.1}, {"weight_decay": (0.1, 0.3), "samples": 2},
+    {"weight_decay": 0.15, "depth": 3}, {"label_smoothing": 0.1, "depth": 3}])  # fmt: skip
 def test_descent_settles_below_the_limit_of_the_penalty_and_not_above(options):
     model = hf.UFM(4, **options)
     limit, goal = hf.stability_limit(model), hf.fixed_point(model)

@@ -168,7 +168,10 @@ GALLERY = {
 }
 
 
-@pytest.mark.parametrize("name", GALLERY)
+_SLOW = [pytest.param("regularization_path", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name", [n for n in GALLERY if n != "regularization_path"] + _SLOW)
 def test_the_gallery_is_drawn_as_the_page_says(name, tmp_path, capsys):
     names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     assert GALLERY[name](names["main"](str(tmp_path / "picture.png")))

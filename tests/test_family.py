@@ -97,7 +97,7 @@ def difference(problem):
     return worst
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(problems())
 def test_reduced_flow_lifted_is_the_matrix_flow_for_the_whole_family(problem):
     assert difference(problem) <= 1e-8
@@ -110,7 +110,7 @@ def test_reduced_flow_lifted_is_the_matrix_flow_for_many_of_the_family(problem):
     assert difference(problem) <= 1e-8
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(problems())
 def test_descent_on_the_spectrum_is_descent_on_the_matrices(problem):
     """Reduced map and matrices, heavy ball included; the logits after 20 large steps."""
@@ -124,7 +124,7 @@ def test_descent_on_the_spectrum_is_descent_on_the_matrices(problem):
         assert np.linalg.norm(got - want) <= 1e-10 * np.linalg.norm(want)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(problems())
 def test_metrics_and_rates_agree_between_the_views(problem):
     model, start, seed = problem
