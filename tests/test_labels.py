@@ -328,6 +328,13 @@ def test_times_after_the_flow_has_settled_see_the_settled_state(options):
     assert np.isfinite(norm.log_a).all()
 
 
+def test_penalties_beside_smoothing_leave_the_modes_real():
+    """Nothing pulls them through zero, so all metrics of real modes are there."""
+    model = hf.UFM(4, label_smoothing=0.1, weight_decay=0.1)
+    run = hf.solve(model, hf.spectrum([0.1, 0.2, 0.3], C=0.5), hf.Time(3), progress=None)
+    assert "angles" not in run.arrays and np.isfinite(run.measure("l2")).all()
+
+
 def test_labels_with_zeros_never_settle():
     model = hf.UFM(4, label_distribution=(0.8, 0.2, 0, 0))
     assert not model.settles

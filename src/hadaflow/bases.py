@@ -187,8 +187,7 @@ class AbelianGroup:
 
     def fold(self, values):
         """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
-        starts = np.cumsum(self.multiplicity) - self.multiplicity
-        return np.add.reduceat(values, starts, axis=-1) / self.multiplicity
+        return mean_of_pairs(values, self.multiplicity)
 
     @float64
     def psi(self, v):
@@ -267,6 +266,12 @@ class AbelianGroup:
     def describe(self) -> str:
         """The basis in words: group, modes, multiplicities, pairs."""
         return _describe(self)
+
+
+def mean_of_pairs(values, multiplicity: np.ndarray):
+    """Free modes from values that stand side by side, as many for each as its multiplicity."""
+    starts = np.cumsum(multiplicity) - multiplicity
+    return np.add.reduceat(values, starts, axis=-1) / multiplicity
 
 
 def cyclic(classes: int) -> AbelianGroup:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis
+from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis, mean_of_pairs
 from hadaflow.errors import InputError
 
 Block = tuple[int, int]
@@ -118,8 +118,7 @@ class BlockBasis:
 
     def fold(self, values):
         """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
-        starts = np.cumsum(self.multiplicity) - self.multiplicity
-        return np.add.reduceat(values, starts, axis=-1) / self.multiplicity
+        return mean_of_pairs(values, self.multiplicity)
 
     def describe(self) -> str:
         """The modes in words."""

@@ -19,7 +19,8 @@ from hadaflow.trajectory import Trajectory
 
 _STEP_LIMIT = 2e7  # steps to a target at a known distance
 _STIFF_STEPS = 20_000  # of the implicit method; hundreds are usual
-AT_REST, _AT_REST = "at rest", 1e-10
+_AT_REST = "at rest"
+_REST_TOLERANCE = 1e-10  # largest relative speed per unit of time
 # Looser local errors would keep the direction from settling at all.
 _LOOSEST = 1e-5
 
@@ -62,10 +63,10 @@ def integrate(
             if not request.model.settles or isinstance(request.event, Steady):
                 return False
             still = dataclasses.replace(flow, target=Steady)
-            return float(still.watch(y, (*args[:-1], np.float64(_AT_REST)))) <= 0
+            return float(still.watch(y, (*args[:-1], np.float64(_REST_TOLERANCE)))) <= 0
 
         def stop(u: float, y: Any, steps: int) -> str:
-            return AT_REST if rests(y) else give_up(u, y, steps)
+            return _AT_REST if rests(y) else give_up(u, y, steps)
 
         integration = Integration(flow, request.method, y0, args, tolerance, report, stop)
         if goals is None:
@@ -75,7 +76,7 @@ def integrate(
         if outcome.ending not in ("gave up", "stuck") or not len(outcome.us):
             return outcome
         final = jax.tree.map(lambda y: y[-1], outcome.ys)
-        if outcome.reason != AT_REST and not rests(final):
+        if outcome.reason != _AT_REST and not rests(final):
             return outcome
         return _at_rest(request, outcome, values(final))
 

@@ -127,8 +127,11 @@ def _may_change_sign(model: UFM, start: Spectrum) -> bool:
         or not (model.depth == 1 or np.any(start.C))
     ):
         return False
-    q = model.label_probabilities
-    return bool(np.any(q == 0)) or model.penalized or bool(np.any(fixed_point(model) < 1e-12))
+    if np.any(model.label_probabilities == 0):
+        return True
+    # Penalties pull towards zero, not through it: what the labels alone want decides.
+    labels_alone = dataclasses.replace(model, weight_decay=0.0, width=None)
+    return bool(np.any(fixed_point(labels_alone) < 1e-12))
 
 
 def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | None:
