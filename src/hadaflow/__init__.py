@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hadaflow.model import UFM
     from hadaflow.solver import solve
     from hadaflow.states import Parameters, Spectrum, circulant, parameters, spectrum
-    from hadaflow.targets import Collapse, Norm, PathLength, Steady, Time
+    from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady, Time
     from hadaflow.trajectory import Trajectory, load
     from hadaflow.transforms import walsh_hadamard
 
@@ -49,7 +49,7 @@ _HOME = {
     "model": ["UFM"],
     "solver": ["solve"],
     "states": ["Parameters", "Spectrum", "circulant", "parameters", "spectrum"],
-    "targets": ["Collapse", "Norm", "PathLength", "Steady", "Time"],
+    "targets": ["Collapse", "Norm", "PathLength", "PredictedCollapse", "Steady", "Time"],
     "trajectory": ["Trajectory", "load"],
     "transforms": ["walsh_hadamard"],
 }
@@ -59,7 +59,7 @@ __all__ = [  # noqa: RUF022 (in the order of use)
     "UFM", "Sylvester", "AbelianGroup", "cyclic", "diagonalizes_softmax",
     "spectrum", "circulant", "Spectrum", "parameters", "Parameters",
     "hadamard", "gaussian", "matched_spectrum", "lift", "project", "distance_from_hadamard",
-    "solve", "Time", "Collapse", "Norm", "PathLength", "Steady", "descend",
+    "solve", "Time", "Collapse", "PredictedCollapse", "Norm", "PathLength", "Steady", "descend",
     "Trajectory", "load", "measure", "rate", "metric_names",
     "margins", "max_margin", "MaxMargin", "linearized", "mse_exact",
     "fixed_point", "hierarchical_labels", "stability_limit", "walsh_hadamard", "InputError",

@@ -33,12 +33,15 @@ def solve_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
         "status": run.status,
         "message": run.message,
         "log10_time": run.log10_time,
+        "log10_log10_time": run.log10_log10_time,
         "log_norm": run.log_norm,
         "path_length": run.path_length,
+        "log_path_length": run.log_path_length,
         "a_hat": run.a_hat,
         "metrics": {name: run.measure(name) for name in names},
         "steps": run.steps,
         "settings": run.settings,
+        "diagnostics": run.diagnostics,
         "version": run.versions["hadaflow"],
         "multiplicity": run.model.modes_of_view.multiplicity
         if run.view == "reduced"

@@ -16,7 +16,13 @@ from jax import lax
 
 from hadaflow.errors import InputError, check_whole_number
 from hadaflow.precision import float64
-from hadaflow.transforms import LARGEST, PrimeConvolution, sylvester_matrix, transform
+from hadaflow.transforms import (
+    LARGEST,
+    PrimeConvolution,
+    odd_sums,
+    sylvester_matrix,
+    transform,
+)
 
 DENSE_LIMIT = 2**12
 # Up to here one product with the folded matrix is faster than a Fourier transform (one CPU core: 3.0
@@ -99,6 +105,15 @@ class Sylvester:
         """
         w = transform(v)
         return w[..., :1] - w
+
+    def positive_psi(self, v):
+        """`padded_psi` of entries that are not negative, each sum to full relative accuracy."""
+        return 2 * odd_sums(v)
+
+    @property
+    def exact_psi(self) -> bool:
+        """Does `positive_psi` keep full relative accuracy, however far the entries are apart?"""
+        return True
 
     @functools.cached_property
     def dense_psi(self) -> np.ndarray:
@@ -214,6 +229,15 @@ class AbelianGroup:
         w = jnp.fft.rfftn(spread, axes=axes).real
         w = w.reshape(*v.shape[:-1], -1)[..., self._half_index]
         return w[..., :1] - w
+
+    def positive_psi(self, v):
+        """`padded_psi`; to full relative accuracy where the product is dense, for the rest as it is."""
+        return self.padded_psi(v)
+
+    @property
+    def exact_psi(self) -> bool:
+        """Does `positive_psi` keep full relative accuracy, however far the entries are apart?"""
+        return self.modes <= _DENSE_MODES
 
     @functools.cached_property
     def _prime_convolution(self) -> PrimeConvolution | None:

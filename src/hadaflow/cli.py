@@ -84,8 +84,8 @@ def solve_command(
     until: Annotated[
         str | None,
         typer.Option(
-            help="time:T, log10time:X, collapse:TOL, norm:X, path:X or steady:TOL "
-            "[default: collapse:1e-6, or steady:1e-8 where the flow settles]"
+            help="time:T, log10time:X, collapse:TOL, predicted-collapse[:TOL], norm:X, path:X or "
+            "steady:TOL [default: collapse:1e-6, or steady:1e-8 where the flow settles]"
         ),
     ] = None,
     log10_times: Annotated[
@@ -106,8 +106,11 @@ def solve_command(
     ),
     metric: Metrics = None,
     rtol: Annotated[float, typer.Option(help="Global relative error.")] = 1e-8,
-    points: Annotated[int, typer.Option(help="Number of saved points.")] = 200,
-    method: Annotated[str, typer.Option(help="auto, tsit5, dopri8 or kvaerno5.")] = "auto",
+    points: Annotated[
+        int | None,
+        typer.Option(help="Number of saved points [default: 200, fewer for many classes]."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto, tsit5, dopri8, kvaerno5 or dual.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the trajectory to this NetCDF file.")] = (
         None
     ),

@@ -20,11 +20,19 @@ from hadaflow.layers import differences, layer_values, others, smallest_square
 from hadaflow.model import UFM
 from hadaflow.phases import times
 from hadaflow.states import Spectrum
+from hadaflow.steppers import make_solver
 from hadaflow.targets import Collapse, Norm, PathLength, Steady
 
 
+class _RungeKutta:
+    """Flows that any of the named methods can step."""
+
+    def solver(self, method: str) -> Any:
+        return make_solver(method)
+
+
 @dataclasses.dataclass(frozen=True)
-class ReducedFlow:
+class ReducedFlow(_RungeKutta):
     r"""Singular values of cross-entropy. The state is δ, with the path length in front.
 
     The front entry is where the trivial mode would be, so that the transforms need no copies.
@@ -141,7 +149,7 @@ class ReducedFlow:
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerFlow:
+class LayerFlow(_RungeKutta):
     r"""Singular values of all layers: what every reduced model has that `ReducedFlow` has not.
 
     Penalties, under which the differences move; two blocks of classes; deep MSE. The state is the
@@ -224,7 +232,7 @@ class LayerFlow:
 
 
 @dataclasses.dataclass(frozen=True)
-class PhaseFlow:
+class PhaseFlow(_RungeKutta):
     r"""Circulant logits without symmetry: complex modes, whose phases move.
 
     The state is the path length and the complex amplitudes $A_l$ of every layer and mode, real parts
@@ -298,7 +306,7 @@ class PhaseFlow:
 
 
 @dataclasses.dataclass(frozen=True)
-class FullFlow:
+class FullFlow(_RungeKutta):
     """Parameter matrices; the state is (factors, path length), `args` = (target,)."""
 
     model: UFM

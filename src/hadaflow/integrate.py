@@ -18,10 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hadaflow.steppers import make_solver
-
 _FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
+_CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
@@ -41,6 +40,10 @@ class Flow(Protocol):
 
     def disarmed(self, args) -> Any:
         """`args` with a target that is never reached."""
+        ...
+
+    def solver(self, method: str) -> Any:
+        """The diffrax solver that steps it."""
         ...
 
 
@@ -88,12 +91,12 @@ class Integration:
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
         """States at the increasing `goals`."""
-        march, status, ending, reason = None, _Status.begin(), "", ""
+        march, status, ending, reason = None, Status.begin(), "", ""
         ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
         try:
             while not ending:
                 after = _to_goals(self.flow, self.method, march, *self._numbers, goals, ys)
-                march, ys, status = after[0], after[1], _Status.read(after[2])
+                march, ys, status = after[0], after[1], Status.read(after[2])
                 ending, reason = self._judge(march, status, goals[-1])
         except KeyboardInterrupt:
             ending = "interrupted"
@@ -106,16 +109,16 @@ class Integration:
 
     def to_event(self, grid: Callable[[float], np.ndarray]) -> Outcome:
         """States on `grid(end)` where `end` is the u at which the event happens."""
-        march, status, ending, reason = None, _Status.begin(), "", ""
+        march, status, ending, reason = None, Status.begin(), "", ""
         records, complete = [], True
         try:
             while not ending:
-                after = _to_event(self.flow, self.method, march, *self._numbers)
+                after = chunk_to_event(self.flow, self.method, march, *self._numbers)
                 if complete:
                     records.append(after[1])
                     complete = sum(x.size for x in jax.tree.leaves(records)) <= _RECORD_LIMIT
                 # Last, so that an interruption never leaves a gap in the records.
-                march, status = after[0], _Status.read(after[2])
+                march, status = after[0], Status.read(after[2])
                 ending, reason = self._judge(march, status, np.inf)
         except KeyboardInterrupt:
             ending = "interrupted"
@@ -134,7 +137,7 @@ class Integration:
     def _states_up_to_event(self, march, status, ending, records, complete, grid):
         end, y_end = status.u, march.y
         if ending == "event":
-            end, y_end = _locate(self.flow, self.method, march, self.args)
+            end, y_end = locate(self.flow, self.method, march, self.args, np.float64(0.0))
         goals = grid(float(end))
         if complete:
             ys = self._from_records(records, goals)
@@ -161,7 +164,7 @@ class Integration:
         before = us[index], jax.tree.map(lambda y: y[index], ys)
         return _rows(_side_steps(self.flow, self.method, *before, goals, self.args), slice(None))
 
-    def _judge(self, march: March, status: "_Status", end: float) -> tuple[str, str]:
+    def _judge(self, march: March, status: "Status", end: float) -> tuple[str, str]:
         self.report(status.u)
         if status.reached:
             return "event", ""
@@ -174,7 +177,7 @@ class Integration:
         return ("gave up" if reason else ""), reason
 
 
-class _Status(NamedTuple):
+class Status(NamedTuple):
     """What Python needs to know of a `March`, in one transfer."""
 
     u: float
@@ -184,11 +187,11 @@ class _Status(NamedTuple):
     stuck: bool
 
     @classmethod
-    def begin(cls) -> "_Status":
+    def begin(cls) -> "Status":
         return cls(0.0, 0, 0, False, False)
 
     @classmethod
-    def read(cls, packed) -> "_Status":
+    def read(cls, packed) -> "Status":
         u, accepted, rejected, reached, stuck = np.asarray(packed).tolist()
         return cls(u, int(accepted), int(rejected), bool(reached), bool(stuck))
 
@@ -209,7 +212,14 @@ def _rows(tree, index):
 def _parts(flow: Flow, method: str, tolerance):
     # An I controller: measured to need fewer steps here than the PI settings diffrax suggests.
     controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=_largest)
-    return diffrax.ODETerm(flow.velocity), make_solver(method), controller
+    return diffrax.ODETerm(flow.velocity), flow.solver(method), controller
+
+
+def _chunk_length(flow: Flow, y) -> int:
+    """Steps between two returns to Python: fewer where they are long, or where many are too much."""
+    size = sum(x.size for x in jax.tree.leaves(y))
+    most = getattr(flow, "steps_per_chunk", _CHUNK)
+    return max(1, min(most, _CHUNK_NUMBERS // size))
 
 
 def _largest(tree):
@@ -237,6 +247,8 @@ def _step(flow, parts, m: March, args, end) -> March:
     """One attempt at a step, not beyond `end`."""
     term, solver, controller = parts
     target = jnp.minimum(m.next_u, end)
+    if hasattr(flow, "longest_step"):
+        target = jnp.minimum(target, m.u + flow.longest_step(m.y, args))
     y, error, _, solver_state, result = solver.step(
         term, m.u, target, m.y, args, m.solver_state, made_jump=False
     )
@@ -249,15 +261,17 @@ def _step(flow, parts, m: March, args, end) -> March:
     keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
         m.u, target, m.y, m.y, args, error, order, m.controller_state
     )
-    # The step that reaches the event is not taken: `_locate` starts from the state before it.
+    # The step that reaches the event is not taken: `locate` starts from the state before it.
     reached = keep & (flow.watch(y, args) <= 0)
     taken = keep & ~reached
-    y, solver_state = _where(taken, (y, solver_state), (m.y, m.solver_state))
+    y, kept_state = _where(taken, (y, solver_state), (m.y, m.solver_state))
+    if hasattr(kept_state, "transforms"):  # work done in vain counts too
+        kept_state = kept_state._replace(transforms=solver_state.transforms)
     return March(
         u=jnp.where(reached, m.u, u),
         next_u=jnp.where(reached, target, next_u),
         y=y,
-        solver_state=solver_state,
+        solver_state=kept_state,
         controller_state=controller_state,
         accepted=m.accepted + jnp.where(taken, 1, 0),
         rejected=m.rejected + jnp.where(taken, 0, 1),
@@ -272,7 +286,9 @@ def _chunk(flow, parts, march, args, end):
     Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
     blocks with a small record of their own: XLA runs a loop much faster when all it touches is small.
     """
-    limit = march.accepted + march.rejected + _CHUNK
+    length = _chunk_length(flow, march.y)
+    block_length = min(_BLOCK, length)
+    limit = march.accepted + march.rejected + length
 
     def buffer(rows):
         return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), (march.u, march.y))
@@ -290,14 +306,16 @@ def _chunk(flow, parts, march, args, end):
     def one_block(carry):
         m, records, count = carry
         m, block, taken = lax.while_loop(
-            lambda c: going(c[0]) & (c[2] < _BLOCK), one_step, (m, buffer(_BLOCK), jnp.asarray(0))
+            lambda c: going(c[0]) & (c[2] < block_length),
+            one_step,
+            (m, buffer(block_length), jnp.asarray(0)),
         )
         records = jax.tree.map(
             lambda r, b: lax.dynamic_update_slice_in_dim(r, b, count, 0), records, block
         )
         return m, records, count + taken
 
-    records = _write(buffer(_CHUNK + 1 + _BLOCK), (march.u, march.y), 0)
+    records = _write(buffer(length + 1 + block_length), (march.u, march.y), 0)
     march, (us, ys), count = lax.while_loop(
         lambda c: going(c[0]), one_block, (march, records, jnp.asarray(1))
     )
@@ -343,7 +361,7 @@ def _to_goals(flow, method, march, y0, args, tolerance, goals, found):
 
 
 @_compiled
-def _to_event(flow, method, march, y0, args, tolerance):
+def chunk_to_event(flow, method, march, y0, args, tolerance):
     """A chunk of steps towards the event, and the records of it."""
     parts = _parts(flow, method, tolerance)
     march = _begin(parts, y0, args) if march is None else march
@@ -352,8 +370,8 @@ def _to_event(flow, method, march, y0, args, tolerance):
 
 
 @_compiled
-def _locate(flow, method, march, args):
-    """Where the event happens, by stepping again from the state before it.
+def locate(flow, method, march, args, slack):
+    """Where the event happens, to `slack`, by stepping again from the state before it.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
     side, so that the target has been reached there.
@@ -367,7 +385,7 @@ def _locate(flow, method, march, args):
 
     def going(s):
         count, low, high, *_ = s
-        return (count < 100) & (high - low > 2 * jnp.finfo(high.dtype).eps * high)
+        return (count < 100) & (high - low > 2 * jnp.finfo(high.dtype).eps * high + slack)
 
     def body(s):
         count, low, high, f_low, f_high, y_high, side = s

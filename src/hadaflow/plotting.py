@@ -8,6 +8,8 @@ import xarray as xr
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 _LABELLED_MODES = 7
+_DRAWN_MODES = 300
+_LATEST_TIME = 1e5  # log10 t
 
 _STYLE: Any = {
     "axes.spines.top": False,
@@ -46,7 +48,12 @@ def draw(data: xr.Dataset, title: str = "") -> Any:
     with house_style():
         figure, axes = canvas(2, 2, (10, 6.4))
         x, label = _time_axis(data)
-        _draw_modes(axes[0, 0], x, data["a"], "singular values $a_i$", log=True)
+        data = _some_modes(data)
+        if np.all(np.isfinite(data["a"])):
+            _draw_modes(axes[0, 0], x, data["a"], "singular values $a_i$", log=True)
+        else:
+            logs = data["log_a"] / np.log(10.0)
+            _draw_modes(axes[0, 0], x, logs, r"$\log_{10}$ of singular values $a_i$", log=False)
         _draw_modes(axes[0, 1], x, data["a_hat"], r"normalized $\hat a_i$", log=False)
         collapsed = data.attrs["values"]
         axes[0, 1].axhline(1 / collapsed, color="0.4", lw=0.9, ls=":", zorder=0)
@@ -73,16 +80,31 @@ def draw(data: xr.Dataset, title: str = "") -> Any:
 
 
 def _time_axis(data: xr.Dataset) -> tuple[np.ndarray, str]:
-    """log10 of time, or iterations; time 0 is drawn a little before the first positive time."""
+    """log10 of time, or iterations; time 0 is drawn a little before the first positive time.
+
+    Times so late that all else would be at the left edge give way to log‖a‖₁, which is nearly their log.
+    """
     if "iteration" in data.coords:
         name, values = r"$\log_{10}$ iteration", np.log10(np.maximum(data["iteration"].values, 0.5))
         return values, name
     values = data["log10_time"].values.astype(float).copy()
+    if np.max(values) > _LATEST_TIME:
+        return data["log_norm"].values, r"$\log\,\|a\|_1$"
     positive = values[np.isfinite(values)]
     if positive.size < values.size:
         step = np.diff(positive[:2])[0] if positive.size > 1 else 1.0
         values[~np.isfinite(values)] = (positive[0] if positive.size else 0.0) - min(step, 1.0)
     return values, rf"$\log_{{10}} t$ ({data.attrs.get('units', 'scaled')} units)"
+
+
+def _some_modes(data: xr.Dataset) -> xr.Dataset:
+    """All modes, or so many of them that lines can still be told apart, evenly by their first value."""
+    if data.sizes["mode"] <= _DRAWN_MODES:
+        return data
+    first = data["log_a"].isel(time=0)
+    order = np.argsort((first.mean("run") if "run" in first.dims else first).values)
+    chosen = order[np.linspace(0, len(order) - 1, _DRAWN_MODES).astype(int)]
+    return data.isel(mode=np.sort(chosen))
 
 
 def _draw_modes(axis: Any, x: np.ndarray, values: xr.DataArray, label: str, log: bool) -> None:

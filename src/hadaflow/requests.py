@@ -12,10 +12,12 @@ from hadaflow.model import MSE, UFM
 from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW, Parameters
 from hadaflow.steppers import METHODS
-from hadaflow.targets import Collapse, Norm, PathLength, Steady, Target, Time
+from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady, Target, Time
 
 LN10 = math.log(10.0)
 AUTO_METHOD, STIFF_METHOD = "tsit5", "kvaerno5"
+ASKED = "asked for"
+_MOST_NUMBERS = 2**24  # in the states of a run, unless more points are asked for
 _LARGEST_STIFF = 1024  # numbers in a state; the implicit method solves dense systems
 _FIRST_SAVED = -2.0  # log10 of the first saved time, unless the run is shorter
 _RESOLUTION = (
@@ -46,6 +48,7 @@ class Request:
     points: int
     rtol: float
     method: str
+    reason: str  # why that method
     progress: str | Report | None
     full: bool
     seed: Any
@@ -90,7 +93,7 @@ class Request:
     @property
     def target_value(self) -> float:
         """The event's number in scaled units."""
-        if isinstance(self.event, Collapse | Steady):
+        if isinstance(self.event, Collapse | PredictedCollapse | Steady):
             return self.event.tolerance
         if isinstance(self.event, PathLength) and self.full:
             return self.event.value  # measured in the matrices, which have no scaled units
@@ -141,12 +144,13 @@ def make_request(
 ) -> Request:
     if not isinstance(model, UFM):
         raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
-    points = check_whole_number("points", points, least=2, most=10**6)
+    if points is not None:
+        points = check_whole_number("points", points, least=2, most=10**6)
     if not isinstance(rtol, int | float | np.floating) or not 1e-12 <= rtol <= 1e-2:
         raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {rtol!r}.")
     check_progress(progress)
     until = _check_until(model, until, times, log10_times)
-    if isinstance(until, Collapse) and until.tolerance * rtol < _RESOLUTION:
+    if isinstance(until, Collapse | PredictedCollapse) and until.tolerance * rtol < _RESOLUTION:
         raise InputError(
             f"Collapse to {until.tolerance:g} cannot be located to `rtol` = {rtol:g} in double "
             f"precision: the product of the two must be at least {_RESOLUTION:g}."
@@ -155,26 +159,41 @@ def make_request(
         raise InputError(
             f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {method!r}."
         )
+    full = isinstance(start, Parameters)
+    chosen, reason = (method, ASKED) if method != "auto" else _automatic(model, full)
     return Request(
         model=model,
         until=until,
         log10_times=_check_requested_times(times, log10_times),
         units=model.result_units(start, units),
-        points=points,
+        points=_default_points(model) if points is None else points,
         rtol=float(rtol),
-        method=_automatic(model, isinstance(start, Parameters)) if method == "auto" else method,
+        method=chosen,
+        reason=reason,
         progress=progress,
-        full=isinstance(start, Parameters),
+        full=full,
         seed=getattr(start, "seed", None),
     )
 
 
-def _automatic(model: UFM, full: bool) -> str:
-    """In log time a flow that settles is stiff: its rate, of order one in t, grows like t in log t."""
-    if full or not (model.soft_labels or model.penalized or model.loss == MSE):
-        return AUTO_METHOD
+def _default_points(model: UFM) -> int:
+    """200, or as many as keep the states of a run at about a hundred megabytes."""
+    return int(np.clip(_MOST_NUMBERS // model.classes, 8, 200))
+
+
+def _automatic(model: UFM, full: bool) -> tuple[str, str]:
+    """The method and why. `orbit_runs` turns to dual steps where the way is long.
+
+    In log time a flow that settles is stiff: its rate, of order one in t, grows like t in log t.
+    """
+    if full:
+        return AUTO_METHOD, "explicit: the full view has no other method"
+    if not (model.soft_labels or model.penalized or model.loss == MSE):
+        return AUTO_METHOD, "explicit: the way is short"
     size = model.modes * (model.depth if model.penalized or model.loss == MSE else 1)
-    return STIFF_METHOD if size <= _LARGEST_STIFF else AUTO_METHOD
+    if size <= _LARGEST_STIFF:
+        return STIFF_METHOD, "implicit, dense: a flow that settles is stiff in log time"
+    return AUTO_METHOD, f"explicit: a dense Jacobian of {size} numbers squared is too large"
 
 
 def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target | None:
@@ -193,10 +212,10 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
         return Steady() if model.settles else Collapse()
     if not isinstance(until, Target):
         raise InputError(
-            "Argument `until` must be Time, Collapse, Norm, PathLength or Steady, "
+            "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, "
             f"but is {until!r}."
         )
-    if isinstance(until, Collapse) and model.imbalance is not None:
+    if isinstance(until, Collapse | PredictedCollapse) and model.imbalance is not None:
         raise InputError(
             "Argument `until` cannot be Collapse with `imbalance`, under which the direction does "
             "not become uniform: use Time, Norm or PathLength."

@@ -14,7 +14,7 @@ from hadaflow.limits import NEVER
 from hadaflow.progress import Progress
 from hadaflow.requests import STIFF_METHOD, Request
 from hadaflow.states import Spectrum
-from hadaflow.targets import Collapse, Norm, PathLength, Steady
+from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady
 from hadaflow.trajectory import Trajectory
 
 _STEP_LIMIT = 2e7  # steps to a target at a known distance
@@ -132,9 +132,9 @@ def last(outcome: Outcome) -> float:
     return float(outcome.us[-1]) if len(outcome.us) else 0.0
 
 
-def ending(request: Request, how: str, u: float, reason: str = "") -> tuple[str, str]:
-    """Status and message of a run that ended at `u`."""
-    where, event = request.where(u), request.event
+def ending(request: Request, how: str, place: float | str, reason: str = "") -> tuple[str, str]:
+    """Status and message of a run that ended at a `place`: in u, or in words."""
+    where, event = place if isinstance(place, str) else request.where(place), request.event
     match how, event:
         case "done", _:
             rest = f"; {reason}" if reason else ""
@@ -143,6 +143,10 @@ def ending(request: Request, how: str, u: float, reason: str = "") -> tuple[str,
             return "interrupted", f"Interrupted at {where}; the finished part is here."
         case "event", Collapse():
             return "collapsed", f"max|(K−1)â − 1| fell below {event.tolerance:g} at {where}."
+        case "event", PredictedCollapse():
+            return "predicted", (
+                f"Foretold in the hard-margin limit: max|(K−1)â − 1| = {event.tolerance:g} at {where}."
+            )
         case "event", Steady():
             return "steady", f"All relative speeds are below {event.tolerance:g} at {where}."
         case "event", Norm():
@@ -166,9 +170,11 @@ def result(
     outcome: Outcome | None,
     tolerance: float | None,
 ) -> Trajectory:
-    diagnostics: dict[str, Any] = {"method": request.method if outcome else "closed form"}
+    diagnostics: dict[str, Any] = {"method": "closed form", "reason": "nothing to integrate"}
     if outcome is not None:
-        diagnostics |= {
+        diagnostics = {
+            "method": request.method,
+            "reason": request.reason,
             "accepted_steps": outcome.accepted,
             "rejected_steps": outcome.rejected,
             "local_tolerance": tolerance,

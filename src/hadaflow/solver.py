@@ -18,6 +18,7 @@ from hadaflow.integrate import Outcome
 from hadaflow.layers import layer_values
 from hadaflow.limits import low_rank_limit
 from hadaflow.model import MSE, UFM
+from hadaflow.orbit_runs import choose, solve_orbit
 from hadaflow.precision import double_precision
 from hadaflow.progress import Report
 from hadaflow.requests import Request, make_request
@@ -33,7 +34,8 @@ from hadaflow.runs import (
     too_far,
 )
 from hadaflow.states import Parameters, Spectrum
-from hadaflow.targets import Collapse, Norm, PathLength, Target
+from hadaflow.steppers import DUAL
+from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Target
 from hadaflow.trajectory import Trajectory
 
 # An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. The
@@ -51,7 +53,7 @@ def solve(
     times: Any = None,
     log10_times: Any = None,
     units: str | None = None,
-    points: int = 200,
+    points: int | None = None,
     rtol: float = 1e-8,
     method: str = "auto",
     progress: str | Report | None = "auto",
@@ -62,14 +64,17 @@ def solve(
         model: The problem.
         start: Singular values (a list or `spectrum`) for the reduced view, `Parameters` for the
             full one.
-        until: `Time`, `Collapse`, `Norm`, `PathLength` or `Steady`; `Collapse(1e-6)` if nothing
-            is said (`Steady()` for MSE).
+        until: `Time`, `Collapse`, `PredictedCollapse`, `Norm`, `PathLength` or `Steady`;
+            `Collapse(1e-6)` if nothing is said (`Steady()` for MSE).
         times: Times at which to keep the state, instead of `until`; the start is kept too.
         log10_times: The same by their logarithm, for times beyond 1e308.
         units: "scaled" or "raw": of the start, the times asked for and everything returned.
-        points: Number of saved points, geometric in time, the start included.
+        points: Number of saved points, the start included: geometric in time; with dual steps the
+            steps themselves, at most so many. Left out: 200, fewer where K is large.
         rtol: Global relative error promised for the singular values and for log time.
-        method: "auto", or a solver by name: tsit5, dopri8, kvaerno5.
+        method: "auto", or a solver by name: tsit5, dopri8 (explicit), kvaerno5 (implicit, dense),
+            dual (implicit, matrix-free: balanced cross-entropy of depth 2). `diagnostics` of the
+            result say which it was, and why.
         progress: "auto" shows a line on a terminal after a second, None is silent, a function of
             (text, fraction) is called instead.
 
@@ -103,6 +108,7 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
         raise InputError(
             f"Argument `start` must be one spectrum, but is a batch of shape {start.a.shape}."
         )
+    request = choose(request, start)
     if early := _decided_at_start(request, start):
         none = np.zeros((0, request.model.modes))
         return reduced_result(request, start, np.zeros(0), none, np.zeros(0), *early)
@@ -116,6 +122,8 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
         return _integrate_layers(request, start)
     if model.loss == MSE:
         return _solve_mse(request, start)
+    if request.method == DUAL:
+        return solve_orbit(request, start)
     return _integrate_reduced(request, start)
 
 
@@ -140,7 +148,7 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
     a = start.a[-model.modes_of_view.modes :]
     # A zero stays zero for ever when two layers of it are zero; at depth 1, or unbalanced, it moves.
     dead = np.sum(layer_values(model.depth, start.a, start.C) == 0, axis=0) > 1
-    if isinstance(until, Collapse):
+    if isinstance(until, Collapse | PredictedCollapse):
         dead_modes = np.flatnonzero(dead[-model.modes_of_view.modes :]) + 1
         if len(dead_modes):
             named = ", ".join(map(str, dead_modes[:8])) + (", …" if len(dead_modes) > 8 else "")

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import optimistix
 
-METHODS = ("tsit5", "dopri8", "kvaerno5")
+DUAL = "dual"  # of the orbit alone: see `dual`
+METHODS = ("tsit5", "dopri8", "kvaerno5", DUAL)
 
 
 class UnrolledTsit5(diffrax.AbstractAdaptiveSolver):

@@ -65,6 +65,23 @@ class Collapse:
 
 
 @dataclasses.dataclass(frozen=True)
+class PredictedCollapse:
+    """Stop at a soft anchor and foretell collapse from there, in the hard-margin limit.
+
+    The last state is that of one long jump along the hard-margin path. Where a weight returns to zero
+    on the way the prediction does not hold: the run then goes on to `Collapse(tolerance)`, step by step.
+    """
+
+    tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tolerance", _positive("tolerance", self.tolerance))
+
+    def __str__(self) -> str:
+        return f"predicted-collapse:{self.tolerance!r}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Norm:
     """Stop when ‖a‖₁ over the non-trivial modes, in the run's units, reaches `value`."""
 
@@ -107,12 +124,13 @@ class Steady:
         return f"steady:{self.tolerance!r}"
 
 
-Target = Time | Collapse | Norm | PathLength | Steady
+Target = Time | Collapse | PredictedCollapse | Norm | PathLength | Steady
 
 _KINDS = {
     "time": lambda x: Time(x),
     "log10time": lambda x: Time(log10=x),
     "collapse": lambda x: Collapse(x),
+    "predicted-collapse": lambda x: PredictedCollapse(x),
     "norm": lambda x: Norm(x),
     "path": lambda x: PathLength(x),
     "steady": lambda x: Steady(x),
@@ -122,6 +140,8 @@ _KINDS = {
 def parse_target(text: str) -> Target:
     """A target from the command line, such as `collapse:1e-6` or `log10time:4000`."""
     kind, _, value = text.partition(":")
+    if text == "predicted-collapse":
+        return PredictedCollapse()
     try:
         number = float(value)
     except ValueError:

@@ -24,6 +24,9 @@ from hadaflow.states import RAW, Parameters, Spectrum
 
 SCHEMA = "hadaflow-trajectory-1"
 _PICTURES = ("png", "pdf", "svg", "jpg")
+# Metrics that are not functions of the direction, where ‖a‖ has no number.
+_LARGEST_LOG = 700.0
+_AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
 
 
 @functools.cache
@@ -49,16 +52,27 @@ class Trajectory:
     message: str
     units: str = "scaled"
     path_length: np.ndarray | None = None
+    # Left out they follow from the two above; given where those overflow.
+    log10_log10_time: Any = None
+    log_path_length: Any = None
     iterations: np.ndarray | None = None
     steps: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)
     versions: dict[str, str] = dataclasses.field(default_factory=package_versions)
 
+    def __post_init__(self) -> None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.log10_log10_time is None:
+                known = np.where(self.log10_time > 0, self.log10_time, np.nan)
+                object.__setattr__(self, "log10_log10_time", np.log10(known))
+            if self.log_path_length is None and self.path_length is not None:
+                object.__setattr__(self, "log_path_length", np.log(self.path_length))
+
     # --- clocks and states -----------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self.log10_time)
+        return self.log10_time.shape[-1]
 
     @property
     def time(self) -> np.ndarray:
@@ -79,8 +93,12 @@ class Trajectory:
 
     @property
     def a(self) -> np.ndarray:
-        """Logit singular values: by mode in the reduced view, descending in the full view."""
-        return np.exp(self.log_a)
+        """Logit singular values: by mode in the reduced view, descending in the full view.
+
+        Infinite beyond 1e308: prefer `log_a`, or `a_hat` and `log_norm`.
+        """
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_a)
 
     @property
     def C(self) -> np.ndarray:
@@ -109,7 +127,10 @@ class Trajectory:
         logs = self._log_nontrivial
         if self.view == "reduced":
             logs = self.model.modes_of_view.expand(logs)
-        return np.logaddexp.reduce(logs, axis=-1)
+        largest = np.max(logs, axis=-1, keepdims=True)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        with np.errstate(divide="ignore"):
+            return np.log(np.sum(np.exp(logs - largest), axis=-1)) + largest[..., 0]
 
     @property
     def parameters(self) -> Parameters:
@@ -148,17 +169,28 @@ class Trajectory:
     # --- readings --------------------------------------------------------------------------------
 
     def measure(self, metric: metrics.Metric) -> np.ndarray:
-        """`metric` (a name or your own function) at every saved point."""
-        return metrics.measure(metric, self.model, self._states(), units=self.units)
+        """`metric` (a name or your own function) at every saved point.
+
+        Where ‖a‖ itself is beyond 1e308, the metrics of the direction are exact, margins infinite, and
+        the rest is what it tends to; your own function sees infinities.
+        """
+        values = metrics.measure(metric, self.model, self._states(metric), units=self.units)
+        if metric in _AT_INFINITY:
+            return np.where(self.log_norm > _LARGEST_LOG, _AT_INFINITY[str(metric)], values)
+        return values
 
     def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
         """Exact derivative of `metric` along the flow at every saved point."""
         return metrics.rate(metric, self.model, self._states(), flow=flow, units=self.units)
 
-    def _states(self) -> Spectrum | Parameters:
+    def _states(self, metric: metrics.Metric = "") -> Spectrum | Parameters:
         if self.view == "full":
             return self.parameters
-        return Spectrum(self.a, self.C, self.units, self.arrays.get("angles"))
+        a = self.a
+        if isinstance(metric, str) and not np.all(np.isfinite(a)):
+            beyond = np.maximum(self.log_norm - _LARGEST_LOG, 0.0)[..., None]
+            a = np.exp(self.log_a - beyond)
+        return Spectrum(a, self.C, self.units, self.arrays.get("angles"))
 
     def __repr__(self) -> str:
         return f"<Trajectory {self.status}: {len(self)} points, K = {self.model.classes}>"
@@ -183,11 +215,7 @@ class Trajectory:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
             lines.append(f"  iterations  {int(self.iterations[-1])}")
-        lines.append(
-            f"  end         log10 t = {_number(self.log10_time[-1])} ({self.units} units), "
-            f"log‖a‖₁ = {_range(self.log_norm[..., -1])}"
-            + ("" if self.path_length is None else f", path {_range(self.path_length[..., -1])}")
-        )
+        lines.append(self._end_in_words())
         start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
         lines.append(
             f"  â           {_range(start)} at the start, {_range(end)} at the end "
@@ -196,6 +224,20 @@ class Trajectory:
         kl = self.measure("kl")
         lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}")
         return "\n".join(lines)
+
+    def _end_in_words(self) -> str:
+        if np.all(np.isfinite(self.log10_time[..., -1])):
+            when = f"log10 t = {_range(self.log10_time[..., -1])}"
+        else:
+            when = f"log10 log10 t = {_range(self.log10_log10_time[..., -1])}"
+        line = (
+            f"  end         {when} ({self.units} units), log‖a‖₁ = {_range(self.log_norm[..., -1])}"
+        )
+        if self.path_length is None:
+            return line
+        if np.all(np.isfinite(self.path_length[..., -1])):
+            return f"{line}, path {_range(self.path_length[..., -1])}"
+        return f"{line}, log path {_range(self.log_path_length[..., -1])}"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Singular values, their direction, KL and M against log time; written to `path` if given.
@@ -296,6 +338,8 @@ class Trajectory:
         extra = {
             "log10_time": self.log10_time,
             "path_length": self.path_length,
+            "log10_log10_time": self.log10_log10_time,
+            "log_path_length": self.log_path_length,
             "iterations": None if self.iterations is None else self.iterations.astype(float),
         }
         return dict(self.arrays) | {n: v for n, v in extra.items() if v is not None}
@@ -346,13 +390,16 @@ def _from_dataset(dataset: xr.Dataset, path: str) -> Trajectory:
         raise InputError(f"Cannot read {path!r}: its contents do not match its checksum.")
     record = json.loads(text)
     log10_time = arrays.pop("log10_time")
-    path_length = arrays.pop("path_length", None)
+    clocks = {
+        name: arrays.pop(name, None)
+        for name in ("path_length", "log10_log10_time", "log_path_length")
+    }
     iterations = arrays.pop("iterations", None)
     return Trajectory(
         model=UFM(**record.pop("model")),
         arrays=arrays,
         log10_time=log10_time,
-        path_length=path_length,
+        **clocks,
         iterations=None if iterations is None else iterations.astype(int),
         **record,
     )
@@ -413,4 +460,4 @@ def _number(value: float) -> str:
 
 def _range(values: np.ndarray) -> str:
     low, high = np.min(values), np.max(values)
-    return f"{low:.6g}" if low == high else f"{low:.6g} … {high:.6g}"
+    return f"{low:.8g}" if low == high else f"{low:.6g} … {high:.6g}"

@@ -1,0 +1,401 @@
+r"""Implicit steps of the orbit, solved for the weights of the margins.
+
+In the orbit variable $\sigma$ the balanced flow of depth 2 is
+
+$$\frac{d\log a}{d\sigma} = \Psi p,\qquad p = \mathrm{softmax}(-\Psi a),\qquad
+\frac{dt}{d\sigma} = 1 + e^M,\quad M = -\log\sum_je^{-(\Psi a)_j}.$$
+
+The weights have an integral, $P = \int p\,d\sigma$, that holds the whole orbit: $\log a = \log a_0 +
+\Psi P$. An implicit Euler step of length $h$ asks for $q = hp \ge 0$ with $\sum q = h$ and
+
+$$\Psi e^{z + \Psi q} + \log q = \mathrm{const}.$$
+
+That is the minimum of a convex function of $q$, found by Newton's method with conjugate gradients:
+products with $\Psi$ only, never a matrix. Once $\|a\|$ exceeds 1e13 or so $p$ cannot be computed from
+$a$ any more (the margins lose digits like $\|a\|$ times the rounding), but $q$ still can.
+
+Where weights only ever come in (no margin stops being minimal), Euler's step in the hard-margin limit is
+exact at any length: the orbit is then $P(\sigma) = \arg\min\{\sum_i a_ie^{(\Psi P)_i} : P \ge 0,
+\sum P = \sigma\}$. Extrapolation of Euler steps keeps that, adds the order that the soft regime needs,
+and its error estimate is the check of the condition: where it fails, partial steps disagree and the
+step is shortened.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hadaflow.bases import AbelianGroup, Sylvester, with_front
+
+Basis = Sylvester | AbelianGroup
+
+# Temperatures below this are zero to every digit of the weights.
+_COLDEST = 1e-25
+_LARGEST_LOG = 600.0  # where an exponential is cut off before it overflows
+_NEWTON_LIMIT = 60
+_GRADIENT_LIMIT = 200
+_GRADIENT_REDUCTION = 1e-2
+_LARGEST_MOVE = 1.5  # of log a, in one Newton step
+_STAGE_SHARE = 0.3  # of the tolerance of a step, for all errors of its stages together
+
+
+def wright_omega(theta):
+    """(w, log w) with w + log w = θ: the logarithm for small w, the identity for large ones."""
+    e = jnp.exp(jnp.minimum(theta, 1.0))
+    low = e * (1 - e * (1 - 1.5 * e))
+    t = jnp.clip(theta, -2.0, 3.0) - 1
+    middle = 1 + t / 2 * (1 + t / 8 * (1 - t / 12))
+    large = jnp.maximum(theta, 1.0)
+    log_large = jnp.log(large)
+    high = large - log_large + log_large / large
+    w = jnp.where(theta < -2, low, jnp.where(theta < 3, middle, high))
+    w = jnp.maximum(w, 1e-300)
+    for _ in range(2):  # of fourth order (Fritsch, Shafer and Crowley)
+        r = theta - w - jnp.log(w)
+        s = (1 + w) * (1 + w + 2 / 3 * r)
+        w = w * (1 + r / (1 + w) * (s - r / 2) / (s - r))
+    tiny = theta < -30
+    log_w = jnp.where(tiny, theta, jnp.log(jnp.maximum(w, 1e-300)))
+    # `e` underflows to zero by itself where θ is far below.
+    return jnp.where(tiny, e, w), log_w
+
+
+class Weights(NamedTuple):
+    """Weights of the margins, their logarithms, and what was spent on finding them."""
+
+    p: Any
+    log_p: Any
+    transforms: Any
+
+
+class Stage(NamedTuple):
+    """The solution of one Euler step."""
+
+    q: Any  # increment of P
+    log_q: Any
+    growth: Any  # Ψq, the increment of log a
+    soft_minimum: Any  # M, as the last iteration but one saw it
+    solved: Any
+    transforms: Any
+
+
+class Operator(NamedTuple):
+    """Ψ and sums over margins, in arrays padded for the trivial mode."""
+
+    basis: Basis
+    wide: bool
+
+    @property
+    def transforms(self) -> int:
+        """Transforms that one product with entries that are not negative costs."""
+        return 2 if self.wide and isinstance(self.basis, Sylvester) else 1
+
+    def psi(self, v):
+        return self.basis.padded_psi(v)
+
+    def positive(self, v):
+        return self.basis.positive_psi(v) if self.wide else self.basis.padded_psi(v)
+
+    def total(self, v):
+        weights = self.basis.weights
+        return jnp.sum(v if weights is None else v * weights)
+
+
+def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
+    """Euler's step of length `h` from z = log a, to `tolerance` in log a.
+
+    With margins in units of the smallest one and x = q + ε log q, ε the temperature in that unit,
+    Newton's equation is near the identity in the soft regime and in the hard one. Zero modes are z = −∞.
+    """
+    total, log_h = op.total, jnp.log(h)
+    # Far more digits than rounding leaves to log a cannot be asked for.
+    bits = op.basis.classes.bit_length()
+    floor = 4 * jnp.finfo(z.dtype).eps * (1 + h) * bits
+    tolerance = jnp.maximum(tolerance, floor)
+
+    def newton(state):
+        count, q, log_q, growth, _, _, transforms = state
+        rescale = h / total(q)  # keeps the sum of the weights exactly
+        q, growth, log_q = q * rescale, growth * rescale, log_q + jnp.log(rescale)
+        now = with_front(z + growth, -jnp.inf)
+        size = jnp.max(now)
+        a = jnp.exp(now - size)
+        margins = with_front(op.positive(a), jnp.inf)
+        # Where even the smallest margin is below the temperature, that is the unit.
+        unit = jnp.maximum(jnp.min(margins), jnp.exp(-jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG)))
+        log_unit = size + jnp.log(unit)
+        epsilon = jnp.exp(-jnp.minimum(log_unit, _LARGEST_LOG))
+        epsilon = jnp.maximum(epsilon, _COLDEST)
+        a, margins = a / unit, margins / unit
+        force = with_front(-(margins + epsilon * log_q), 0.0)
+        slope = with_front(q / (q + epsilon), 0.0)  # dq/dx
+        share = total(slope)
+        active = slope > 0
+        log_rate = jnp.where(active, epsilon / jnp.where(active, q, 1.0), 0.0)
+
+        def conjugate(c):
+            k, dq, bent, r, v, rz, _ = c
+            curved = op.psi(a * op.psi(v))
+            full = curved + log_rate * v
+            length = rz / total(v * full)
+            dq, bent = dq + length * v, bent + length * curved
+            r = jnp.where(active, r - length * full, force - bent)
+            mean = total(slope * r) / share
+            rest = total(slope * (r - mean) ** 2)
+            return k + 1, dq, bent, r, slope * (r - mean) + rest / rz * v, rest, mean
+
+        mean = total(slope * force) / share
+        v = slope * (force - mean)
+        rz = total(v * (force - mean))
+        enough = jnp.maximum(_GRADIENT_REDUCTION**2 * rz, (0.1 * tolerance) ** 2)
+        zero = jnp.zeros_like(q)
+        k, dq, bent, _, _, _, mean = lax.while_loop(
+            lambda c: (c[0] < _GRADIENT_LIMIT) & (c[5] > enough),
+            conjugate,
+            (jnp.asarray(0), zero, zero, force, v, rz, mean),
+        )
+        x, dx = q + epsilon * log_q, force - mean - bent + dq
+
+        def trial(t):
+            w, log_w = wright_omega((x + t * dx) / epsilon - jnp.log(epsilon))
+            new = with_front(epsilon * w, 0.0)
+            grown = op.positive(new)
+            moved = jnp.max(jnp.abs(grown - growth))
+            moved = jnp.where(jnp.isfinite(moved), moved, jnp.inf)
+            return t, new, with_front(log_w + jnp.log(epsilon), 0.0), grown, moved
+
+        def shorter(c):
+            tries, t, *_, moved = c
+            return tries + 1, *trial(t * jnp.clip(1 / moved, 0.05, 0.5))
+
+        tries, t, new, log_new, grown, moved = lax.while_loop(
+            lambda c: (c[0] < 12) & (c[5] > _LARGEST_MOVE),
+            shorter,
+            (jnp.asarray(1), *trial(jnp.ones_like(h))),
+        )
+        moved = jnp.maximum(moved, jnp.abs(total(new) - h))
+        moved = jnp.where(t < 1, jnp.maximum(moved, 1.0), moved)
+        soft_minimum = -mean * jnp.exp(jnp.minimum(log_unit, _LARGEST_LOG)) - log_h
+        spent = (1 + tries) * op.transforms + 2 * k
+        return count + 1, new, log_new, grown, moved, soft_minimum, transforms + spent
+
+    q, log_q = with_front(h * guess.p, 0.0), with_front(guess.log_p + log_h, 0.0)
+    begin = (jnp.asarray(0), q, log_q, op.positive(q), jnp.asarray(jnp.inf), jnp.asarray(0.0))
+    _, q, log_q, growth, moved, soft_minimum, transforms = lax.while_loop(
+        lambda s: (s[0] < _NEWTON_LIMIT) & ~(s[4] < tolerance), newton, (*begin, jnp.asarray(1))
+    )
+    return Stage(q, log_q, growth, soft_minimum, moved < tolerance, transforms)
+
+
+class OrbitState(NamedTuple):
+    r"""P, padded in front, and two clocks that stay of ordinary size.
+
+    `lag` is $t e^{-M}$, `reach` the path length over $\|a\|_1$.
+    """
+
+    P: Any
+    lag: Any
+    reach: Any
+
+
+class OrbitArguments(NamedTuple):
+    """What an orbit is integrated with: its start, its tolerance, and the target's number."""
+
+    log_a0: Any  # padded in front
+    tolerance: Any
+    target: Any
+
+
+class DualEuler(diffrax.AbstractAdaptiveSolver):
+    """Extrapolated implicit Euler with dual stages: `rank` results of 1, 2, … partial steps each.
+
+    The state is an `OrbitState`, the arguments are `OrbitArguments`, the solver state is the last
+    weights, as a guess. The error of P is returned as that of log a. A stage that cannot be solved makes
+    the error infinite.
+    """
+
+    basis: Basis
+    rank: int
+    wide: bool
+    term_structure: ClassVar = diffrax.AbstractTerm
+    interpolation_cls: ClassVar[Callable[..., Any]] = diffrax.LocalLinearInterpolation
+
+    def order(self, terms) -> int:
+        return self.rank
+
+    def error_order(self, terms) -> float:
+        return float(self.rank)
+
+    @property
+    def operator(self) -> Operator:
+        return Operator(self.basis, self.wide)
+
+    def init(self, terms, t0, t1, y0, args):
+        return soft_weights(self.operator, log_a(self.operator, y0.P, args.log_a0))
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        op, h = self.operator, t1 - t0
+        place = _place(op, y0, args)
+        best_weights, error_weights = _extrapolation(self.rank)
+        tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * args.tolerance
+
+        def result(guess, parts):
+            """Increments by `parts` Euler steps; one loop for all, so that a stage compiles once."""
+            y, guess, solved = _partial_steps(op, place, y0, h, parts, guess, tolerance)
+            return guess, (jax.tree.map(lambda a, b: a - b, y, y0), solved)
+
+        guess, (moves, solved) = lax.scan(result, solver_state, jnp.arange(1, self.rank + 1))
+        solved = jnp.all(solved)
+        best = jax.tree.map(lambda y, m: y + best_weights @ m, y0, moves)
+        error = jax.tree.map(lambda m: jnp.where(solved, error_weights @ m, jnp.inf), moves)
+        error = error._replace(P=jnp.where(solved, op.psi(error.P), jnp.inf))
+        # Extrapolation may leave the clocks below what is possible by less than their error.
+        last = jax.tree.map(lambda y, m: y + m[-1], y0, moves)
+        best = best._replace(
+            lag=jnp.where(best.lag > 0, best.lag, last.lag),
+            reach=jnp.where(best.reach > 0, best.reach, last.reach),
+        )
+        state = guess._replace(transforms=guess.transforms + 2 * op.transforms + 1)
+        return best, error, {"y0": y0, "y1": best}, state, diffrax.RESULTS.successful
+
+    def func(self, terms, t0, y0, args):
+        return OrbitState(self.init(terms, t0, t0, y0, args).p, jnp.ones(()), jnp.ones(()))
+
+
+def _extrapolation(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of the results of 1, …, `rank` parts: the limit of ever more, and its error estimate.
+
+    The value at zero of the polynomial in 1/parts through all of them; the estimate is its distance
+    from that through all but the first.
+    """
+
+    def limit(first: int) -> np.ndarray:
+        x = 1.0 / np.arange(first, rank + 1)
+        others = [np.delete(x, i) for i in range(len(x))]
+        inner = [np.prod(o / (o - xi)) for o, xi in zip(others, x, strict=True)]
+        return np.concatenate([np.zeros(first - 1), inner])
+
+    return limit(1), limit(1) - limit(2)
+
+
+def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance):
+    """`parts` Euler steps, of length `h` together, from `place` = (log a, M, log‖a‖₁)."""
+    length = h / parts.astype(h.dtype)
+
+    def one(_, carry):
+        (z, M, size), y, guess, solved = carry
+        stage = solve_stage(op, z, length, guess, tolerance)
+        z = z + stage.growth
+        new_size, share = shares(op, z)
+        # M never falls; where it is cut off it stands still.
+        rise, growth = jnp.maximum(stage.soft_minimum - M, 0.0), new_size - size
+        slope = jnp.exp(jnp.minimum(new_size, _LARGEST_LOG)) * op.total(share * stage.growth**2)
+        passed = _time_behind(slope / length, rise) + jnp.exp(-stage.soft_minimum)
+        lag = y.lag * jnp.exp(-rise) + length * passed
+        speed = jnp.sqrt(op.total((share * stage.growth) ** 2)) / length
+        reach = y.reach * jnp.exp(-growth) + length * speed * _mean_decay(growth)
+        spent = guess.transforms + stage.transforms
+        guess = Weights(stage.q / length, stage.log_q - jnp.log(length), spent)
+        place = z, stage.soft_minimum, new_size
+        return place, OrbitState(y.P + stage.q, lag, reach), guess, solved & stage.solved
+
+    _, y, guess, solved = lax.fori_loop(0, parts, one, (place, y, guess, jnp.asarray(True)))
+    return y, guess, solved
+
+
+@functools.partial(jax.jit, static_argnames=("op",))
+def euler_step(op: Operator, y: OrbitState, args: OrbitArguments, guess: Weights, h, tolerance):
+    """One Euler step, however long: (state, weights, whether it was solved)."""
+    return _partial_steps(op, _place(op, y, args), y, h, jnp.asarray(1), guess, tolerance)
+
+
+def _place(op: Operator, y: OrbitState, args: OrbitArguments):
+    now = read(op, y, args.log_a0)
+    return with_front(now.log_a, 0.0), now.soft_minimum, now.log_norm
+
+
+def _mean_decay(x):
+    """Mean of e^{−s} for s from 0 to x."""
+    small = jnp.abs(x) < 1e-6
+    safe = jnp.where(small, 1.0, x)
+    return jnp.where(small, 1 - x / 2, -jnp.expm1(-safe) / safe)
+
+
+def _time_behind(x, rise):
+    r"""$\int_0^1e^{M(s) - M(1)}ds$ where M rises by `rise`, with slope x = M'(1) at the end.
+
+    M is a parabola, $M(1) - M(s) = xr - dr^2$ with $r = 1 - s$, taken to first order in d: right to
+    second order where x is small, and $1/x$, as it must be, where the last moment is all that counts.
+    """
+    small = x < 1e-2
+    safe = jnp.where(small, 1.0, jnp.minimum(x, 1e100))
+    second = (2 - jnp.exp(-safe) * (safe * safe + 2 * safe + 2)) / safe / safe / safe
+    second = jnp.where(small, 1 / 3 - x / 4 + x * x / 10, second)
+    return _mean_decay(x) + jnp.maximum(x - rise, 0.0) * second
+
+
+def shares(op, z):
+    """log‖a‖₁ and a/‖a‖₁, zero in front."""
+    z = with_front(z, -jnp.inf)
+    largest = jnp.max(z)
+    a = jnp.exp(z - largest)
+    total = op.total(a)
+    return largest + jnp.log(total), a / total
+
+
+def log_a(op: Operator, P, log_a0):
+    """Log a = log a₀ + ΨP; the front entry is zero."""
+    return log_a0 + op.positive(P)
+
+
+def soft_weights(op: Operator, z) -> Weights:
+    """The weights themselves, softmax(−Ψa), where ‖a‖ is small enough to compute them."""
+    margins, _ = _scaled_margins(op, z)
+    log_p = -margins
+    largest = jnp.max(with_front(log_p, -jnp.inf))
+    log_p = log_p - largest - jnp.log(op.total(with_front(jnp.exp(log_p - largest), 0.0)))
+    log_p = with_front(log_p, 0.0)
+    return Weights(with_front(jnp.exp(log_p), 0.0), log_p, jnp.asarray(op.transforms))
+
+
+def _scaled_margins(op: Operator, z):
+    """Margins, at most e^600 times those of the direction, and log‖a‖₁."""
+    size, share = shares(op, z)
+    return op.positive(share) * jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG)), size
+
+
+class Reading(NamedTuple):
+    """What a state of the orbit means."""
+
+    log_a: Any  # padded in front
+    log_norm: Any
+    deviation: Any  # max |(K−1)â − 1|
+    soft_minimum: Any  # M, cut off where it overflows
+    log_margin: Any  # log of the smallest margin
+    log_time: Any  # natural log of t; infinite where it overflows
+    log_path: Any
+
+
+def read(op: Operator, y: OrbitState, log_a0) -> Reading:
+    """The singular values and the clocks of a state."""
+    z = log_a(op, y.P, log_a0)
+    size, share = shares(op, z)
+    count = op.basis.classes - 1
+    deviation = jnp.max(jnp.abs(with_front(share * count, 1.0) - 1))
+    margins = with_front(op.positive(share), jnp.inf)
+    smallest = jnp.min(margins)
+    scale = jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG))
+    tail = op.total(with_front(jnp.exp((smallest - margins) * scale), 0.0))
+    M = smallest * scale - jnp.log(tail)
+    # So far out the smallest margin is all of log t.
+    log_time = jnp.where(size < _LARGEST_LOG, M + jnp.log(y.lag), smallest * jnp.exp(size))
+    return Reading(
+        with_front(z, -jnp.inf), size, deviation, M, size + jnp.log(smallest), log_time,
+        size + jnp.log(y.reach),
+    )  # fmt: skip

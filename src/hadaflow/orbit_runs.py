@@ -1,0 +1,304 @@
+"""Runs by dual steps: when to choose them, how they end, what they return."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hadaflow.dual import Reading, euler_step
+from hadaflow.errors import InputError
+from hadaflow.integrate import Outcome
+from hadaflow.model import CROSS_ENTROPY, UFM
+from hadaflow.orbits import DualFlow, OrbitMarch, make_flow, read_all
+from hadaflow.precision import double_precision
+from hadaflow.predictions import ANCHOR, collapse_log_norms, log10_log10_time_at_collapse
+from hadaflow.progress import Progress
+from hadaflow.requests import ASKED, AUTO_METHOD, LN10, Request, u_from_log10
+from hadaflow.runs import ending
+from hadaflow.states import Spectrum
+from hadaflow.steppers import DUAL
+from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
+from hadaflow.trajectory import Trajectory
+
+# An explicit method takes of the order of ‖a‖₁ steps; dual ones are fewer from about here on.
+_LONG_WAY = math.log(2e4)
+_LOOSEST = 2e-5  # larger local errors would not keep their promise
+_JUMP_PARTS = 8  # points of a jump at which its condition is checked
+_JUMP_TOLERANCE = 1e-6
+# Below this share of ‖a‖₁ a margin is rounding, where sums cancel.
+_LOST_MARGIN = 1e-12
+
+
+def supports(model: UFM, start: Spectrum) -> bool:
+    """Is it the flow that dual steps know: balanced cross-entropy of depth 2 with hard labels?"""
+    plain = model.loss == CROSS_ENTROPY and model.depth == 2 and model.imbalance is None
+    free = not (model.soft_labels or model.penalized or model.settles)
+    return plain and free and start.angles is None and not np.any(start.C)
+
+
+def choose(request: Request, start: Spectrum) -> Request:
+    """The request with the method that suits it; a method that was asked for stays."""
+    known = supports(request.model, start)
+    foretell = isinstance(request.until, PredictedCollapse)
+    if (request.method == DUAL or foretell) and not known:
+        what = 'method "dual"' if request.method == DUAL else "PredictedCollapse"
+        raise InputError(
+            f"Argument `{'method' if request.method == DUAL else 'until'}`: {what} needs balanced "
+            "cross-entropy of depth 2 with hard labels, without penalties or phases."
+        )
+    if foretell and request.method not in (DUAL, AUTO_METHOD):
+        raise InputError(
+            f'Argument `method` must be "auto" or "dual" with PredictedCollapse, but is '
+            f"{request.method!r}."
+        )
+    if request.method == DUAL or not known:
+        return request
+    if foretell:
+        return dataclasses.replace(request, method=DUAL, reason="matrix-free: to foretell collapse")
+    if request.reason == ASKED:
+        return request
+    far = _log_norm_ahead(request, start)
+    if far <= _LONG_WAY:
+        return dataclasses.replace(
+            request, reason=f"explicit: the way to ‖a‖₁ ≈ e^{far:.3g} is short"
+        )
+    reason = (
+        f"matrix-free: explicit steps grow in number like ‖a‖₁, which is to reach about e^{far:.3g}"
+    )
+    return dataclasses.replace(request, method=DUAL, reason=reason)
+
+
+def _log_norm_ahead(request: Request, start: Spectrum) -> float:
+    """Roughly, log‖a‖₁ (scaled) at the end of a run."""
+    model, event, goals = request.model, request.event, request.goals
+    shift = math.log(model.temperature)
+    if goals is not None:
+        return (math.log(goals[-1]) if len(goals) and goals[-1] > 0 else -math.inf) + shift
+    if isinstance(event, Norm):
+        return math.log(request.target_value)
+    if isinstance(event, PathLength):
+        return math.log(request.target_value) + 0.5 * math.log(model.classes)
+    with np.errstate(divide="ignore"):
+        log_a = np.log(start.a)
+    if not np.all(np.isfinite(log_a)):
+        return -math.inf
+    decay = math.log((model.classes - 1) * (1 + math.log(1 / min(request.target_value, 0.5))))
+    return max(collapse_log_norms(model.basis, log_a, 1e-3)[1], decay + shift)
+
+
+def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
+    """A run by dual steps from scaled singular values."""
+    model, event = request.model, request.event
+    log_tau = math.log(model.temperature)  # a/τ follows the flow of temperature one, τ times faster
+    tolerance = min(request.rtol / 3, _LOOSEST)
+    target, value = _aim(request, log_tau)
+    with double_precision(), Progress(request.progress, "solve") as progress:
+        flow, y0, args = make_flow(
+            model.basis, start.a / model.temperature, target, tolerance, value
+        )
+
+        def give_up(now: Reading, steps: int) -> str:
+            where = f"log‖a‖₁ = {now.log_norm + log_tau:.6g}, max|(K−1)â − 1| = {now.deviation:.3g}"
+            progress.report(f"{where}, {steps} steps", None)
+            return _lost_digits(flow, now)
+
+        march = OrbitMarch(flow, y0, args, min(0.02 * tolerance, 1e-6), give_up)
+        ended, extra = request, {}
+        if isinstance(event, PredictedCollapse):
+            outcome, ended, extra = _foretell(request, march, log_tau)
+        else:
+            values = [value] if request.log10_times is None else _requested(request, log_tau)
+            keep = request.points - 2 if request.log10_times is None else 0
+            outcome = march.through(values, keep)
+        found = read_all(flow, outcome.ys, args) if len(outcome.us) else None
+    return _result(ended, start, outcome, found, march, log_tau, extra)
+
+
+def _aim(request: Request, log_tau: float) -> tuple[type | None, float]:
+    """The kind of target and its number, as `DualFlow` counts it: a divided by the temperature."""
+    event = request.event
+    if isinstance(event, Collapse):
+        return Collapse, event.tolerance
+    if isinstance(event, PredictedCollapse):
+        return Norm, math.log(ANCHOR * math.sqrt(request.model.classes))
+    if isinstance(event, Norm | PathLength):
+        return type(event), math.log(request.target_value) - log_tau
+    goals = _requested(request, log_tau)
+    return Time, goals[-1] if goals else 1.0
+
+
+def _requested(request: Request, log_tau: float) -> list[float]:
+    """Times asked for as log(1 + t), t in units of the flow of temperature one."""
+    asked = request.log10_times
+    if asked is None:
+        assert isinstance(request.until, Time)
+        asked = np.array([request.until.log10_time])
+    return u_from_log10(asked + request.time_shift - log_tau / LN10).tolist()
+
+
+def _lost_digits(flow: DualFlow, now: Reading) -> str:
+    """The honest stop of a basis whose transform cancels, once the smallest margin is rounding."""
+    if flow.basis.exact_psi or now.log_margin - now.log_norm > math.log(_LOST_MARGIN):
+        return ""
+    share = math.exp(min(0.0, now.log_margin - now.log_norm))
+    return (
+        f"the smallest margin is {share:.1g} of ‖a‖₁, less than the rounding of the Fourier "
+        f"transform of {flow.basis.classes} classes"
+    )
+
+
+def _foretell(
+    request: Request, march: OrbitMarch, log_tau: float
+) -> tuple[Outcome, Request, dict[str, Any]]:
+    """To the anchor, then one jump to where water filling puts collapse; step by step if that fails.
+
+    Returns also what was carried out in the end: the request, or one for `Collapse`.
+    """
+    tolerance, flow, args = request.target_value, march.flow, march.args
+    outcome = Outcome(
+        "event", np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), march.y0)
+    )
+    y = march.y0
+    if float(_read_one(flow, y, args).log_norm) < float(args.target):
+        outcome = march.through([float(args.target)], max(request.points - _JUMP_PARTS - 2, 0))
+        if outcome.ending != "event":
+            return outcome, request, {}
+        y = jax.tree.map(lambda x: x[-1], outcome.ys)
+    now = _read_one(flow, y, args)
+    anchor = float(now.log_norm)
+    level, uniform = collapse_log_norms(flow.basis, now.log_a, tolerance)
+    jumped, why = _jump(flow, y, args, anchor, level, tolerance, march)
+    extra = {
+        "anchor_log_norm": anchor + log_tau,
+        "predicted_log_norm": level + log_tau,
+        "predicted_log_norm_uniform": uniform + log_tau,
+        "predicted_log10_log10_time": log10_log10_time_at_collapse(flow.basis.classes, level),
+        "jump": why or "its condition holds",
+    }
+    if jumped is not None:
+        us = np.concatenate([outcome.us, np.full(len(jumped.lag), np.nan)])
+        ys = jax.tree.map(lambda a, b: np.concatenate([a, b]), outcome.ys, jumped)
+        return dataclasses.replace(outcome, us=us, ys=ys), request, extra
+    stepping = dataclasses.replace(
+        march, flow=dataclasses.replace(flow, target=Collapse), transforms=0
+    )
+    outcome = stepping.through([tolerance], request.points - 2)
+    march.transforms += stepping.transforms
+    return outcome, dataclasses.replace(request, until=Collapse(tolerance)), extra
+
+
+def _read_one(flow: DualFlow, y: Any, args: Any) -> Reading:
+    many = read_all(flow, jax.tree.map(lambda x: np.asarray(x)[None], y), args)
+    return jax.tree.map(lambda x: x[0], many)
+
+
+def _jump(
+    flow: DualFlow, y: Any, args: Any, anchor: float, level: float, tolerance: float,
+    march: OrbitMarch,
+) -> tuple[Any, str]:  # fmt: skip
+    """States along the hard-margin path up to log‖a‖₁ = `level`, each by one step from the anchor.
+
+    Or None and the reason why the path is not that of the flow.
+    """
+    op, K = flow.operator, flow.basis.classes
+    if level <= anchor:
+        return None, "collapse is nearer than the anchor"
+    guess = flow.solver(DUAL).init(None, 0.0, 0.0, y, args)
+    states, before, new, solved = [], np.zeros(len(y.P)), y, True
+    for part in range(1, _JUMP_PARTS + 1):
+        goal = anchor + (level - anchor) * part / _JUMP_PARTS
+        length = (goal - anchor) * (K - 1) / K
+        for _ in range(4):  # log‖a‖₁ is very nearly linear in σ
+            new, guess, solved = euler_step(
+                op, y, args, guess, jnp.asarray(length), _JUMP_TOLERANCE
+            )
+            short = goal - float(_read_one(flow, new, args).log_norm)
+            if abs(short) < 1e-7 * max(1.0, goal):
+                break
+            length += short * (K - 1) / K
+        gained = np.asarray(new.P) - np.asarray(y.P)
+        if not bool(solved) or np.any(gained < before - 1e-3 / K):
+            march.transforms += int(guess.transforms)
+            return None, "a weight returns to zero on the hard-margin path"
+        before = gained
+        states.append(jax.tree.map(np.asarray, new))
+    march.transforms += int(guess.transforms)
+    found = float(_read_one(flow, new, args).deviation)
+    if not 0.5 < found / tolerance < 2:
+        return None, f"the margins are not hard yet: max|(K−1)â − 1| is {found:.3g} after the jump"
+    return jax.tree.map(lambda *x: np.stack(x), *states), ""
+
+
+def _result(
+    request: Request, start: Spectrum, outcome: Outcome, found: Reading | None, march: OrbitMarch,
+    log_tau: float, extra: dict[str, Any],
+) -> Trajectory:  # fmt: skip
+    model, log_scale = request.model, math.log(request.value_scale)
+    with np.errstate(divide="ignore"):
+        log_a = (np.log(start.a) + log_scale)[None]
+    log_time, log_path, log_log_time = np.zeros(0), np.zeros(0), np.zeros(0)
+    if found is not None:
+        log_a = np.concatenate([log_a, found.log_a + (log_tau + log_scale)])
+        log_time = found.log_time + log_tau
+        log_path = found.log_path + (log_tau + log_scale)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # Where t itself overflows its logarithm, M is the smallest margin and all of log t.
+            known = np.log(np.where(log_time > 0, log_time, np.nan))
+            log_log_time = np.where(
+                np.isfinite(log_time) & (log_time < 1e250), known, found.log_margin
+            )
+    log10_time = np.concatenate([[-np.inf], log_time / LN10 - request.time_shift])
+    log10_time[np.concatenate([[False], log_log_time > 690])] = np.inf
+    if request.log10_times is not None and outcome.ending == "event":
+        log10_time[1:] = request.log10_times
+    where = _where(log10_time, log_a, log_log_time)
+    status, message = ending(request, _ending_of(request, outcome), where, outcome.reason)
+    if "jump" in extra and status == "collapsed":
+        message += f" Integrated, not foretold: {extra['jump']}."
+    shift = np.where(np.isfinite(log_time), request.time_shift * LN10, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        small = np.log(np.maximum(log_time - shift, 0.0))
+        log_log_time = np.where(log_log_time < 690, small, log_log_time)
+        path = np.concatenate([[0.0], np.exp(log_path)])
+    diagnostics = {
+        "method": DUAL,
+        "reason": request.reason,
+        "accepted_steps": outcome.accepted,
+        "rejected_steps": outcome.rejected,
+        "local_tolerance": float(march.args.tolerance),
+        "transforms": march.transforms,
+        "order": march.flow.rank,
+    } | extra
+    return Trajectory(
+        model=model,
+        view="reduced",
+        arrays={"log_a": log_a, "C": np.broadcast_to(np.float64(0.0), log_a.shape)},
+        log10_time=log10_time,
+        log10_log10_time=np.concatenate([[np.nan], (log_log_time - math.log(LN10)) / LN10]),
+        path_length=path,
+        log_path_length=np.concatenate([[-np.inf], log_path]),
+        status=status,
+        message=message,
+        units=request.units,
+        steps=outcome.accepted + outcome.rejected,
+        settings=request.settings,
+        diagnostics=diagnostics,
+    )
+
+
+def _ending_of(request: Request, outcome: Outcome) -> str:
+    timed = request.event is None
+    return "done" if timed and outcome.ending == "event" else outcome.ending
+
+
+def _where(log10_time: np.ndarray, log_a: np.ndarray, log_log_time: np.ndarray) -> str:
+    """Where a run ended, in words: by its time, or by its norm where that has no number."""
+    if len(log10_time) == 1:
+        return "the start"
+    if np.isfinite(log10_time[-1]):
+        return f"log10 t = {log10_time[-1]:.8g}"
+    norm = float(np.logaddexp.reduce(log_a[-1]))
+    return f"log‖a‖₁ = {norm:.8g}, log10 log10 t = {(log_log_time[-1] - math.log(LN10)) / LN10:.8g}"

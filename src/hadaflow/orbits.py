@@ -1,0 +1,253 @@
+"""The orbit by dual steps: to any norm, for any number of classes. See `dual` for the mathematics."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hadaflow.dual import (
+    Basis,
+    DualEuler,
+    Operator,
+    OrbitArguments,
+    OrbitState,
+    Reading,
+    read,
+    shares,
+    soft_weights,
+)
+from hadaflow.integrate import Outcome, Status, chunk_to_event, locate
+from hadaflow.steppers import DUAL
+from hadaflow.targets import Collapse, Norm, PathLength, Time
+
+# Entries further apart than this lose digits in a plain transform: sums without cancellation, then.
+_WIDE = 1e8
+_TINY_NORM = 1e-12  # below it all weights are equal to this accuracy, so that all modes grow alike
+_CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
+# Steps cost most where weights come in one after the other; a start with many saddles has thousands.
+_STEP_LIMIT = 20_000
+
+
+def rank_for(tolerance: float) -> int:
+    """Order of the extrapolation that reaches a tolerance with least work, as measured."""
+    return int(np.clip(round(1 - math.log10(tolerance) / 1.6), 3, 7))
+
+
+@dataclasses.dataclass(frozen=True)
+class DualFlow:
+    """The orbit in σ, as `integrate` steps it; `args` are `OrbitArguments`."""
+
+    basis: Basis
+    rank: int
+    wide: bool
+    target: type | None
+
+    @property
+    def operator(self) -> Operator:
+        return Operator(self.basis, self.wide)
+
+    @property
+    def steps_per_chunk(self) -> int:
+        return int(np.clip(_CHUNK_WORK // self.basis.classes, 1, 64))
+
+    def solver(self, method: str) -> DualEuler:
+        return DualEuler(self.basis, self.rank, self.wide)
+
+    def velocity(self, u, y: OrbitState, args: OrbitArguments):
+        """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
+        return soft_weights(self.operator, args.log_a0 + self.operator.positive(y.P)).p
+
+    def error_scale(self, y: OrbitState, args: OrbitArguments) -> OrbitState:
+        """What the error of log a, and of the two clocks, is measured against.
+
+        Near collapse the deviation δ decays like e^{−μ}, μ = ‖a‖₁/(K−1): for its event log a must be
+        right to μδ, where that is less than one. The logarithm of time is promised relatively.
+        """
+        now = read(self.operator, y, args.log_a0)
+        scale = jnp.ones(())
+        if self.target is Collapse:
+            mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (self.basis.classes - 1)
+            near = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, args.target)
+            scale = jnp.minimum(near, 1.0)
+        return OrbitState(
+            jnp.full_like(y.P, scale),
+            jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290),
+            jnp.maximum(y.reach, 1e-290),
+        )
+
+    def longest_step(self, y: OrbitState, args: OrbitArguments):
+        """No step leads from the soft regime into the hard one past all that happens between them.
+
+        Partial steps that are all too long to see it would agree with each other on the hard-margin path
+        from where they began, which is another orbit.
+        """
+        return 0.5 + 0.5 * jnp.abs(read(self.operator, y, args.log_a0).log_margin)
+
+    def watch(self, y: OrbitState, args: OrbitArguments):
+        """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
+        now, value = read(self.operator, y, args.log_a0), args.target
+        if self.target is Collapse:
+            left = jnp.log(now.deviation / value)
+        elif self.target is Norm:  # by its logarithm, as the others
+            left = value - now.log_norm
+        elif self.target is PathLength:
+            left = value - now.log_path
+        elif self.target is Time:  # by log(1 + t)
+            left = 1.0 - jax.nn.softplus(now.log_time) / value
+        else:
+            left = jnp.ones(())
+        return jnp.maximum(left, -1.0)
+
+    def disarmed(self, args: OrbitArguments) -> OrbitArguments:
+        return args._replace(target=jnp.inf)
+
+
+def make_flow(
+    basis: Basis, a: np.ndarray, target: type | None, tolerance: float, value: float
+) -> tuple[DualFlow, OrbitState, OrbitArguments]:
+    """The flow from scaled singular values (for temperature one), its first state and arguments."""
+    positive = a[a > 0]
+    wide = bool(positive.max() > _WIDE * positive.min()) if len(positive) else False
+    flow = DualFlow(basis, rank_for(tolerance), wide, target)
+    with np.errstate(divide="ignore"):
+        log_a0 = np.concatenate([[0.0], np.log(a)])
+    args = OrbitArguments(log_a0, np.float64(tolerance), np.float64(value))
+    return flow, _skip_tiny(flow, args), args
+
+
+def _skip_tiny(flow: DualFlow, args: OrbitArguments) -> OrbitState:
+    """The first state: that of a start so small that all weights are equal, at the end of that phase.
+
+    There M = −log(K − 1), every mode grows like e^{gσ} with g = K/(K−1), t = gσ, and the path length is
+    the growth of the Euclidean norm.
+    """
+    count = flow.basis.classes - 1
+    size, share = shares(flow.operator, jnp.asarray(args.log_a0))
+    growth = (count + 1) / count
+    skipped = max(0.0, (math.log(_TINY_NORM) - float(size)) / growth)
+    euclid = float(jnp.sqrt(flow.operator.total(share**2)))
+    P = np.full(len(args.log_a0), skipped / count)
+    P[0] = 0.0
+    reach = -euclid * math.expm1(-growth * skipped)
+    return OrbitState(P, np.float64(growth * skipped * count), np.float64(reach))
+
+
+@functools.partial(jax.jit, static_argnames=("flow",))
+def _read_all(flow: DualFlow, ys: OrbitState, log_a0) -> Reading:
+    return lax.map(lambda y: read(flow.operator, y, log_a0), ys)
+
+
+def read_all(flow: DualFlow, ys: OrbitState, args: OrbitArguments) -> Reading:
+    """Readings of many states, as NumPy arrays; log a without the front entry."""
+    found = jax.tree.map(np.asarray, _read_all(flow, ys, args.log_a0))
+    return found._replace(log_a=found.log_a[:, 1:])
+
+
+@dataclasses.dataclass
+class OrbitMarch:
+    """One integration of the orbit. Must be used in float64.
+
+    `give_up(reading, steps)` is called after every few steps with where the orbit is, and may end it by
+    returning a reason.
+    """
+
+    flow: DualFlow
+    y0: OrbitState
+    args: OrbitArguments
+    slack: float  # σ is located to this
+    give_up: Callable[[Reading, int], str]
+    transforms: int = 0
+
+    def through(self, values: Sequence[float], keep: int) -> Outcome:
+        """States where the target's number has each of the `values`, in their order.
+
+        Also up to `keep` of the steps on the way, as evenly spaced as they are.
+        """
+        kept = _Kept(keep)
+        march, status, ending, reason = None, Status.begin(), "", ""
+        try:
+            for value in values:
+                args = self.args._replace(target=np.float64(value))
+                ending = ""
+                if march is not None:
+                    march = march._replace(reached=np.asarray(False))
+                while not ending:
+                    after = chunk_to_event(
+                        self.flow, DUAL, march, self.y0, args, self.args.tolerance
+                    )
+                    kept.add(*jax.tree.map(np.asarray, after[1]))
+                    march, status = after[0], Status.read(after[2])
+                    ending, reason = self._judge(march, status)
+                if ending != "event":
+                    break
+                place = locate(self.flow, DUAL, march, args, np.float64(self.slack))
+                kept.mark(*jax.tree.map(np.asarray, place))
+        except KeyboardInterrupt:
+            ending = "interrupted"
+        if march is not None:
+            self.transforms = int(march.solver_state.transforms)
+            if ending != "event":
+                kept.mark(status.u, jax.tree.map(np.asarray, march.y))
+        us, ys = kept.states(self.y0)
+        return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
+
+    def _judge(self, march, status: Status) -> tuple[str, str]:
+        if status.reached:
+            return "event", ""
+        steps = status.accepted + status.rejected
+        state = jax.tree.map(lambda x: np.asarray(x)[None], march.y)
+        reading = jax.tree.map(lambda x: x[0], read_all(self.flow, state, self.args))
+        reason = self.give_up(reading, steps)
+        if reason:
+            return "gave up", reason
+        if status.stuck:
+            return "stuck", "the step size fell below the resolution of the orbit"
+        if steps > _STEP_LIMIT:
+            return "gave up", f"more than {_STEP_LIMIT} steps were taken"
+        return "", ""
+
+
+class _Kept:
+    """Marked states, and a bounded number of the steps between them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._steps: list[tuple[float, Any]] = []
+        self._marks: list[tuple[float, Any]] = []
+
+    def add(self, us: np.ndarray, ys: Any) -> None:
+        """Records of steps; the first row is where they began, unused rows lie at infinity."""
+        if self._most == 0:
+            return
+        for i in np.flatnonzero(np.isfinite(us) & (us > 0)):
+            if not self._steps or us[i] > self._steps[-1][0]:
+                self._steps.append((float(us[i]), jax.tree.map(lambda y, i=i: y[i].copy(), ys)))
+        if len(self._steps) > 2 * self._most:
+            self._steps = self._thinned()
+
+    def mark(self, u: Any, y: Any) -> None:
+        self._marks.append((float(u), y))
+
+    def _thinned(self) -> list[tuple[float, Any]]:
+        """At most so many steps: those nearest to even ones."""
+        if len(self._steps) <= self._most:
+            return self._steps
+        us = np.array([u for u, _ in self._steps])
+        even = np.linspace(us[0], us[-1], self._most)
+        return [self._steps[i] for i in np.unique(np.searchsorted(us, even - 1e-12 * us[-1]))]
+
+    def states(self, like: Any) -> tuple[np.ndarray, Any]:
+        marked = {u for u, _ in self._marks}
+        end = max(marked, default=np.inf)
+        steps = [s for s in self._thinned() if s[0] < end and s[0] not in marked]
+        rows = sorted([*steps, *self._marks], key=lambda s: s[0])
+        if not rows:
+            return np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), like)
+        stacked = jax.tree.map(lambda *x: np.stack(x), *(y for _, y in rows))
+        return np.array([u for u, _ in rows]), stacked
