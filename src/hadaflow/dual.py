@@ -60,10 +60,10 @@ def wright_omega(theta):
         r = theta - w - jnp.log(w)
         s = (1 + w) * (1 + w + 2 / 3 * r)
         w = w * (1 + r / (1 + w) * (s - r / 2) / (s - r))
+    # θ − w is log w without another logarithm, until it cancels; e^θ is w where w is tiny.
+    log_w = jnp.where(theta < 1e8, theta - w, log_large)
     tiny = theta < -30
-    log_w = jnp.where(tiny, theta, jnp.log(jnp.maximum(w, 1e-300)))
-    # `e` underflows to zero by itself where θ is far below.
-    return jnp.where(tiny, e, w), log_w
+    return jnp.where(tiny, e, w), jnp.where(tiny, theta, log_w)
 
 
 class Weights(NamedTuple):
@@ -96,11 +96,14 @@ class Operator(NamedTuple):
         """Transforms that one product with entries that are not negative costs."""
         return 2 if self.wide and isinstance(self.basis, Sylvester) else 1
 
+    # The barriers keep XLA from computing an expensive argument anew for every pass that reads it.
     def psi(self, v):
-        return self.basis.padded_psi(v)
+        return lax.optimization_barrier(self.basis.padded_psi(lax.optimization_barrier(v)))
 
     def positive(self, v):
-        return self.basis.positive_psi(v) if self.wide else self.basis.padded_psi(v)
+        v = lax.optimization_barrier(v)
+        product = self.basis.positive_psi if self.wide else self.basis.padded_psi
+        return lax.optimization_barrier(product(v))
 
     def total(self, v):
         weights = self.basis.weights
@@ -163,7 +166,8 @@ def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
         x, dx = q + epsilon * log_q, force - mean - bent + dq
 
         def trial(t):
-            w, log_w = wright_omega((x + t * dx) / epsilon - jnp.log(epsilon))
+            theta = (x + t * dx) / epsilon - jnp.log(epsilon)
+            w, log_w = lax.optimization_barrier(wright_omega(theta))
             new = with_front(epsilon * w, 0.0)
             grown = op.positive(new)
             moved = jnp.max(jnp.abs(grown - growth))

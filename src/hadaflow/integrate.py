@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-_FIRST_STEP = 1e-3
+FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
@@ -137,7 +137,7 @@ class Integration:
     def _states_up_to_event(self, march, status, ending, records, complete, grid):
         end, y_end = status.u, march.y
         if ending == "event":
-            end, y_end = locate(self.flow, self.method, march, self.args, np.float64(0.0))
+            end, y_end = locate(self.flow, self.method, march, self.args, *np.zeros(2))
         goals = grid(float(end))
         if complete:
             ys = self._from_records(records, goals)
@@ -235,7 +235,7 @@ _compiled = functools.partial(jax.jit, static_argnames=("flow", "method"))
 
 def _begin(parts, y0, args) -> March:
     term, solver, controller = parts
-    u0, u1 = jnp.zeros(()), jnp.asarray(_FIRST_STEP)
+    u0, u1 = jnp.zeros(()), jnp.asarray(FIRST_STEP)
     order = solver.error_order(term)
     _, controller_state = controller.init(term, u0, u1, y0, u1, args, solver.func, order)
     zero, no = jnp.zeros((), dtype=int), jnp.asarray(False)
@@ -370,8 +370,10 @@ def chunk_to_event(flow, method, march, y0, args, tolerance):
 
 
 @_compiled
-def locate(flow, method, march, args, slack):
-    """Where the event happens, to `slack`, by stepping again from the state before it.
+def locate(flow, method, march, args, slack, enough):
+    """Where the event happens, by stepping again from the state before it.
+
+    To `slack`, or to where the flow's watch is within `enough` of zero; both may be zero.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
     side, so that the target has been reached there.
@@ -384,8 +386,12 @@ def locate(flow, method, march, args, slack):
         return y, flow.watch(y, args)
 
     def going(s):
-        count, low, high, *_ = s
-        return (count < 100) & (high - low > 2 * jnp.finfo(high.dtype).eps * high + slack)
+        count, low, high, _, f_high, *_ = s
+        return (
+            (count < 100)
+            & (f_high < -enough)
+            & (high - low > 2 * jnp.finfo(high.dtype).eps * high + slack)
+        )
 
     def body(s):
         count, low, high, f_low, f_high, y_high, side = s

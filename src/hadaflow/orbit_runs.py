@@ -8,13 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.dual import Reading, euler_step
+from hadaflow.dual import Reading, Weights, euler_step
 from hadaflow.errors import InputError
 from hadaflow.integrate import Outcome
 from hadaflow.model import CROSS_ENTROPY, UFM
 from hadaflow.orbits import DualFlow, OrbitMarch, make_flow, read_all
 from hadaflow.precision import double_precision
-from hadaflow.predictions import ANCHOR, collapse_log_norms, log10_log10_time_at_collapse
+from hadaflow.predictions import (
+    ANCHOR,
+    collapse_log_norms,
+    filled_weights,
+    joining_log_norms,
+    log10_log10_time_at_collapse,
+)
 from hadaflow.progress import Progress
 from hadaflow.requests import ASKED, AUTO_METHOD, LN10, Request, u_from_log10
 from hadaflow.runs import ending
@@ -24,10 +30,12 @@ from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 from hadaflow.trajectory import Trajectory
 
 # An explicit method takes of the order of ‖a‖₁ steps; dual ones are fewer from about here on.
-_LONG_WAY = math.log(2e4)
-_LOOSEST = 2e-5  # larger local errors would not keep their promise
-_JUMP_PARTS = 8  # points of a jump at which its condition is checked
-_JUMP_TOLERANCE = 1e-6
+LONG_WAY = math.log(2e4)
+_LOOSEST = 5e-5  # larger local errors would not keep their promise
+_MANY_CLASSES = 256
+_JUMP_PARTS = 4  # points of a jump at which its condition is checked
+_JUMP_TOLERANCE = 1e-5
+_ANCHOR_SLACK = 1.0  # of log‖a‖₁: where exactly the anchor lies does not matter
 # Below this share of ‖a‖₁ a margin is rounding, where sums cancel.
 _LOST_MARGIN = 1e-12
 
@@ -60,8 +68,8 @@ def choose(request: Request, start: Spectrum) -> Request:
         return dataclasses.replace(request, method=DUAL, reason="matrix-free: to foretell collapse")
     if request.reason == ASKED:
         return request
-    far = _log_norm_ahead(request, start)
-    if far <= _LONG_WAY:
+    far = float(log_norm_ahead(request, start.a))
+    if far <= LONG_WAY:
         return dataclasses.replace(
             request, reason=f"explicit: the way to ‖a‖₁ ≈ e^{far:.3g} is short"
         )
@@ -71,29 +79,29 @@ def choose(request: Request, start: Spectrum) -> Request:
     return dataclasses.replace(request, method=DUAL, reason=reason)
 
 
-def _log_norm_ahead(request: Request, start: Spectrum) -> float:
-    """Roughly, log‖a‖₁ (scaled) at the end of a run."""
+def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
+    """Roughly, log‖a‖₁ (scaled) at the end of runs from `a`; leading axes batched."""
     model, event, goals = request.model, request.event, request.goals
     shift = math.log(model.temperature)
     if goals is not None:
-        return (math.log(goals[-1]) if len(goals) and goals[-1] > 0 else -math.inf) + shift
-    if isinstance(event, Norm):
-        return math.log(request.target_value)
-    if isinstance(event, PathLength):
-        return math.log(request.target_value) + 0.5 * math.log(model.classes)
-    with np.errstate(divide="ignore"):
-        log_a = np.log(start.a)
-    if not np.all(np.isfinite(log_a)):
-        return -math.inf
-    decay = math.log((model.classes - 1) * (1 + math.log(1 / min(request.target_value, 0.5))))
-    return max(collapse_log_norms(model.basis, log_a, 1e-3)[1], decay + shift)
+        last = (math.log(goals[-1]) if len(goals) and goals[-1] > 0 else -math.inf) + shift
+    elif isinstance(event, Norm):
+        last = math.log(request.target_value)
+    elif isinstance(event, PathLength):
+        last = math.log(request.target_value) + 0.5 * math.log(model.classes)
+    else:
+        last = math.log((model.classes - 1) * (1 + math.log(1 / min(request.target_value, 0.5))))
+        with np.errstate(divide="ignore"):
+            log_a = np.where(np.any(a == 0, axis=-1, keepdims=True), 0.0, np.log(a))
+        return np.maximum(joining_log_norms(model.basis, log_a).max(axis=-1), last + shift)
+    return np.full(a.shape[:-1], last)
 
 
 def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
     """A run by dual steps from scaled singular values."""
     model, event = request.model, request.event
     log_tau = math.log(model.temperature)  # a/τ follows the flow of temperature one, τ times faster
-    tolerance = min(request.rtol / 3, _LOOSEST)
+    tolerance = local_tolerance(request)
     target, value = _aim(request, log_tau)
     with double_precision(), Progress(request.progress, "solve") as progress:
         flow, y0, args = make_flow(
@@ -115,6 +123,15 @@ def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
             outcome = march.through(values, keep)
         found = read_all(flow, outcome.ys, args) if len(outcome.us) else None
     return _result(ended, start, outcome, found, march, log_tau, extra)
+
+
+def local_tolerance(request: Request) -> float:
+    """Of one step, so that states, log time and the norm of collapse are right to rtol.
+
+    Errors do not add up, as the flow contracts them; with few classes the event amplifies them a little.
+    """
+    safety = 2.0 if request.model.classes >= _MANY_CLASSES else 3.0
+    return min(request.rtol / safety, _LOOSEST)
 
 
 def _aim(request: Request, log_tau: float) -> tuple[type | None, float]:
@@ -163,14 +180,17 @@ def _foretell(
     )
     y = march.y0
     if float(_read_one(flow, y, args).log_norm) < float(args.target):
-        outcome = march.through([float(args.target)], max(request.points - _JUMP_PARTS - 2, 0))
+        near = dataclasses.replace(march, enough=_ANCHOR_SLACK)
+        outcome = near.through([float(args.target)], max(request.points - _JUMP_PARTS - 2, 0))
+        march.transforms = near.transforms
         if outcome.ending != "event":
             return outcome, request, {}
         y = jax.tree.map(lambda x: x[-1], outcome.ys)
     now = _read_one(flow, y, args)
     anchor = float(now.log_norm)
     level, uniform = collapse_log_norms(flow.basis, now.log_a, tolerance)
-    jumped, why = _jump(flow, y, args, anchor, level, tolerance, march)
+    joins = joining_log_norms(flow.basis, now.log_a)
+    jumped, why = _jump(flow, y, args, joins, (anchor, level), tolerance, march)
     extra = {
         "anchor_log_norm": anchor + log_tau,
         "predicted_log_norm": level + log_tau,
@@ -196,36 +216,37 @@ def _read_one(flow: DualFlow, y: Any, args: Any) -> Reading:
 
 
 def _jump(
-    flow: DualFlow, y: Any, args: Any, anchor: float, level: float, tolerance: float,
-    march: OrbitMarch,
+    flow: DualFlow, y: Any, args: Any, joins: np.ndarray, way: tuple[float, float],
+    tolerance: float, march: OrbitMarch,
 ) -> tuple[Any, str]:  # fmt: skip
-    """States along the hard-margin path up to log‖a‖₁ = `level`, each by one step from the anchor.
+    """States along the hard-margin path, the way in log‖a‖₁, each by one step from the anchor.
 
     Or None and the reason why the path is not that of the flow.
     """
-    op, K = flow.operator, flow.basis.classes
+    op, K, (anchor, level) = flow.operator, flow.basis.classes, way
     if level <= anchor:
         return None, "collapse is nearer than the anchor"
-    guess = flow.solver(DUAL).init(None, 0.0, 0.0, y, args)
-    states, before, new, solved = [], np.zeros(len(y.P)), y, True
+    states, before, new, solved, spent = [], np.zeros(len(y.P)), y, True, 0
     for part in range(1, _JUMP_PARTS + 1):
         goal = anchor + (level - anchor) * part / _JUMP_PARTS
         length = (goal - anchor) * (K - 1) / K
+        guess = Weights(*filled_weights(flow.basis, joins, goal), np.asarray(spent))
         for _ in range(4):  # log‖a‖₁ is very nearly linear in σ
             new, guess, solved = euler_step(
                 op, y, args, guess, jnp.asarray(length), _JUMP_TOLERANCE
             )
             short = goal - float(_read_one(flow, new, args).log_norm)
-            if abs(short) < 1e-7 * max(1.0, goal):
+            if abs(short) < _JUMP_TOLERANCE:
                 break
             length += short * (K - 1) / K
+        spent = int(guess.transforms)
         gained = np.asarray(new.P) - np.asarray(y.P)
         if not bool(solved) or np.any(gained < before - 1e-3 / K):
-            march.transforms += int(guess.transforms)
+            march.transforms += spent
             return None, "a weight returns to zero on the hard-margin path"
         before = gained
         states.append(jax.tree.map(np.asarray, new))
-    march.transforms += int(guess.transforms)
+    march.transforms += spent
     found = float(_read_one(flow, new, args).deviation)
     if not 0.5 < found / tolerance < 2:
         return None, f"the margins are not hard yet: max|(K−1)â − 1| is {found:.3g} after the jump"

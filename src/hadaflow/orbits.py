@@ -87,7 +87,7 @@ class DualFlow:
         Partial steps that are all too long to see it would agree with each other on the hard-margin path
         from where they began, which is another orbit.
         """
-        return 0.5 + 0.5 * jnp.abs(read(self.operator, y, args.log_a0).log_margin)
+        return 0.5 + 0.25 * jnp.abs(read(self.operator, y, args.log_a0).log_margin)
 
     def watch(self, y: OrbitState, args: OrbitArguments):
         """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
@@ -162,6 +162,7 @@ class OrbitMarch:
     args: OrbitArguments
     slack: float  # σ is located to this
     give_up: Callable[[Reading, int], str]
+    enough: float = 0.0  # or what is watched to this
     transforms: int = 0
 
     def through(self, values: Sequence[float], keep: int) -> Outcome:
@@ -186,7 +187,8 @@ class OrbitMarch:
                     ending, reason = self._judge(march, status)
                 if ending != "event":
                     break
-                place = locate(self.flow, DUAL, march, args, np.float64(self.slack))
+                slack, enough = np.float64(self.slack), np.float64(self.enough)
+                place = locate(self.flow, DUAL, march, args, slack, enough)
                 kept.mark(*jax.tree.map(np.asarray, place))
         except KeyboardInterrupt:
             ending = "interrupted"

@@ -10,12 +10,16 @@ deviations are $\frac1K|X(T - L)_+|$. The derivation is heuristic: exact for dir
 hard margins, and the orbit up to the anchor is taken as it is.
 """
 
+import functools
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.dual import Basis
 from hadaflow.errors import InputError
+from hadaflow.precision import double_precision
 
 ANCHOR = 12.0  # ‖a‖₁ of the soft anchor over √K
 
@@ -25,8 +29,9 @@ def joining_log_norms(basis: Basis, log_a: np.ndarray) -> np.ndarray:
     if not np.all(np.isfinite(log_a)):
         raise InputError("Zero singular values never grow: there is no collapse to foretell.")
     count = basis.classes - 1
-    mean = float(np.sum(log_a * basis.multiplicity)) / count
-    return math.log(count) + mean + basis.psi(log_a - mean)
+    mean = np.sum(log_a * basis.multiplicity, axis=-1, keepdims=True) / count
+    with double_precision():
+        return math.log(count) + mean + np.asarray(_psi(basis, log_a - mean))
 
 
 def collapse_log_norms(basis: Basis, log_a: np.ndarray, tolerance: float) -> tuple[float, float]:
@@ -35,9 +40,8 @@ def collapse_log_norms(basis: Basis, log_a: np.ndarray, tolerance: float) -> tup
     uniform = float(joins.max())
 
     def deviation(level: float) -> float:
-        left = np.maximum(joins - level, 0.0)
-        total = float(np.sum(left * basis.multiplicity))
-        return float(np.max(np.abs(total - basis.psi(left)))) / basis.classes
+        with double_precision():
+            return float(_deviation(basis, joins, np.float64(level)))
 
     # From above: the deviation falls like (uniform − level)/K times the margins that are still out.
     span = tolerance
@@ -52,6 +56,29 @@ def collapse_log_norms(basis: Basis, log_a: np.ndarray, tolerance: float) -> tup
             break
         low, high = (middle, high) if deviation(middle) > tolerance else (low, middle)
     return high, uniform
+
+
+@functools.partial(jax.jit, static_argnames=("basis",))
+def _psi(basis: Basis, v):
+    return basis.psi(v)
+
+
+@functools.partial(jax.jit, static_argnames=("basis",))
+def _deviation(basis: Basis, joins, level):
+    left = jnp.maximum(joins - level, 0.0)
+    total = jnp.sum(left if basis.weights is None else left * basis.multiplicity)
+    return jnp.max(jnp.abs(total - basis.psi(left))) / basis.classes
+
+
+def filled_weights(basis: Basis, joins: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Weights that have filled up the margins to log‖a‖₁ = `level`, and their logs; zero in front."""
+    depth = level - joins
+    q = np.maximum(depth, 0.0)
+    p = q / np.sum(q * basis.multiplicity)
+    with np.errstate(divide="ignore"):
+        out = np.minimum(depth, 0.0) / basis.classes * math.exp(min(level, 50.0))
+        log_p = np.where(q > 0, np.log(p), out - math.log(basis.classes))
+    return np.concatenate([[0.0], p]), np.concatenate([[0.0], log_p])
 
 
 def log10_log10_time_at_collapse(classes: int, log_norm: float) -> float:

@@ -166,7 +166,7 @@ def make_request(
         until=until,
         log10_times=_check_requested_times(times, log10_times),
         units=model.result_units(start, units),
-        points=_default_points(model) if points is None else points,
+        points=_default_points(model, start) if points is None else points,
         rtol=float(rtol),
         method=chosen,
         reason=reason,
@@ -176,8 +176,10 @@ def make_request(
     )
 
 
-def _default_points(model: UFM) -> int:
-    """200, or as many as keep the states of a run at about a hundred megabytes."""
+def _default_points(model: UFM, start: Any) -> int:
+    """200, or as many as keep the states of a run at about a hundred megabytes; 2 in a batch."""
+    if not isinstance(start, Parameters) and np.ndim(getattr(start, "a", start)) > 1:
+        return 2
     return int(np.clip(_MOST_NUMBERS // model.classes, 8, 200))
 
 

@@ -25,6 +25,11 @@ _REST_TOLERANCE = 1e-10  # largest relative speed per unit of time
 _LOOSEST = 1e-5
 
 
+# An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. This is ten
+# times the collapse norm up to which an end is promised, seconds of work.
+NORM_LIMIT = 1e6
+
+
 def deviation(a: np.ndarray) -> Any:
     """Max |(K−1)â − 1| of NumPy arrays, along the last axis."""
     return np.max(np.abs(a / a.mean(axis=-1, keepdims=True) - 1), axis=-1)

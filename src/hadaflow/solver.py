@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hadaflow.batches import solve_batch
 from hadaflow.closed_forms import fixed_point, mse_path_length, mse_singular_values, too_strong
 from hadaflow.errors import InputError
 from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
@@ -23,6 +24,7 @@ from hadaflow.precision import double_precision
 from hadaflow.progress import Report
 from hadaflow.requests import Request, make_request
 from hadaflow.runs import (
+    NORM_LIMIT,
     deviation,
     ending,
     integrate,
@@ -38,10 +40,7 @@ from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Target
 from hadaflow.trajectory import Trajectory
 
-# An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. The
-# first limit is ten times the collapse norm up to which an end is promised, seconds of work; the
-# other is for full states, whose steps cost more.
-_NORM_LIMIT = 1e6
+# As `NORM_LIMIT`, for full states, whose steps cost more.
 _FULL_NORM_LIMIT = 1e5
 
 
@@ -63,14 +62,15 @@ def solve(
     Args:
         model: The problem.
         start: Singular values (a list or `spectrum`) for the reduced view, `Parameters` for the
-            full one.
+            full one. A batch of spectra is solved at once, with a result whose first axis is the run.
         until: `Time`, `Collapse`, `PredictedCollapse`, `Norm`, `PathLength` or `Steady`;
             `Collapse(1e-6)` if nothing is said (`Steady()` for MSE).
         times: Times at which to keep the state, instead of `until`; the start is kept too.
         log10_times: The same by their logarithm, for times beyond 1e308.
         units: "scaled" or "raw": of the start, the times asked for and everything returned.
         points: Number of saved points, the start included: geometric in time; with dual steps the
-            steps themselves, at most so many. Left out: 200, fewer where K is large.
+            steps themselves, at most so many. Left out: 200, fewer where K is large, and 2 for each
+            run of a batch, its start and its end.
         rtol: Global relative error promised for the singular values and for log time.
         method: "auto", or a solver by name: tsit5, dopri8 (explicit), kvaerno5 (implicit, dense),
             dual (implicit, matrix-free: balanced cross-entropy of depth 2). `diagnostics` of the
@@ -95,7 +95,11 @@ def solve(
     if isinstance(start, Parameters):
         run = _solve_full(request, model.check_parameters(start))
     else:
-        run = _solve_reduced(request, model.scaled(start, units))
+        scaled = model.scaled(start, units)
+        if scaled.a.ndim == 1:
+            run = _solve_reduced(choose(request, scaled), scaled)
+        else:
+            run = solve_batch(request, scaled, _solve_reduced)
     run.diagnostics["wall_seconds"] = time.perf_counter() - began
     return run
 
@@ -104,11 +108,6 @@ def solve(
 
 
 def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
-    if start.a.ndim != 1:
-        raise InputError(
-            f"Argument `start` must be one spectrum, but is a batch of shape {start.a.shape}."
-        )
-    request = choose(request, start)
     if early := _decided_at_start(request, start):
         none = np.zeros((0, request.model.modes))
         return reduced_result(request, start, np.zeros(0), none, np.zeros(0), *early)
@@ -206,7 +205,7 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
             if isinstance(event, Collapse):
                 if limit := low_rank_limit(model, free, start.C):
                     return limit
-                if a.sum() > _NORM_LIMIT:
+                if a.sum() > NORM_LIMIT:
                     return stall(a.sum(), deviation(a))
             return too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 
@@ -262,7 +261,7 @@ def _integrate_many(
             if isinstance(event, Collapse):
                 if model.imbalance is None and (limit := low_rank_limit(model, free, C, angles)):
                     return limit
-                if a.sum() > _NORM_LIMIT:
+                if a.sum() > NORM_LIMIT:
                     return stall(a.sum(), deviation(a))
             return too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 
