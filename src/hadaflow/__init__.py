@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hadaflow.closed_forms import fixed_point, linearized, mse_exact
     from hadaflow.descent import descend, stability_limit
     from hadaflow.errors import InputError
+    from hadaflow.estimates import Estimate, estimate
     from hadaflow.initial import (
         distance_from_hadamard,
         gaussian,
@@ -35,6 +36,7 @@ _HOME = {
     "closed_forms": ["fixed_point", "linearized", "mse_exact"],
     "descent": ["descend", "stability_limit"],
     "errors": ["InputError"],
+    "estimates": ["Estimate", "estimate"],
     "initial": [
         "distance_from_hadamard",
         "gaussian",
@@ -60,6 +62,7 @@ __all__ = [  # noqa: RUF022 (in the order of use)
     "spectrum", "circulant", "Spectrum", "parameters", "Parameters",
     "hadamard", "gaussian", "matched_spectrum", "lift", "project", "distance_from_hadamard",
     "solve", "Time", "Collapse", "PredictedCollapse", "Norm", "PathLength", "Steady", "descend",
+    "estimate", "Estimate",
     "Trajectory", "load", "measure", "rate", "metric_names",
     "margins", "max_margin", "MaxMargin", "linearized", "mse_exact",
     "fixed_point", "hierarchical_labels", "stability_limit", "walsh_hadamard", "InputError",

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.errors import InputError, check_whole_number
+from hadaflow.memory import in_words
 from hadaflow.precision import float64
 from hadaflow.transforms import (
     LARGEST,
@@ -389,8 +390,8 @@ def _describe(basis: "Sylvester | AbelianGroup") -> str:
 def _check_dense(size: int) -> None:
     if size > DENSE_LIMIT:
         raise InputError(
-            f"A dense {size}×{size} matrix was asked for; dense forms stop at "
-            f"`classes` = {DENSE_LIMIT}. Use the reduced view."
+            f"A dense {size}×{size} matrix ({in_words(8.0 * size * size)}) was asked for; dense forms "
+            f"stop at `classes` = {DENSE_LIMIT}. Use the reduced view."
         )
 
 

@@ -3,6 +3,7 @@
 JAX and the rest are imported inside the commands, so that `--help` is instant.
 """
 
+import dataclasses
 import json
 import math
 import sys
@@ -114,9 +115,13 @@ def solve_command(
     out: Annotated[Path | None, typer.Option(help="Write the trajectory to this NetCDF file.")] = (
         None
     ),
+    only_estimate: Annotated[
+        bool, typer.Option("--estimate", help="Say method, memory and time, and stop.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Follow one trajectory of the reduced gradient flow."""
+    from hadaflow.estimates import estimate
     from hadaflow.metrics import check_metric
     from hadaflow.solver import solve
     from hadaflow.targets import parse_target
@@ -129,17 +134,19 @@ def solve_command(
         check_metric(name, "reduced", model)
     values, seed = parse_start(start, model, unbalanced, units.value)
     check_output(out)
-    run = solve(
-        model,
-        values,
-        None if until is None else parse_target(until),
-        log10_times=None if log10_times is None else parse_numbers("log10-times", log10_times),
-        units=units.value,
-        points=points,
-        rtol=rtol,
-        method=method,
-        progress=None if as_json else "auto",
-    )
+    asked: dict[str, Any] = {
+        "until": None if until is None else parse_target(until),
+        "log10_times": None if log10_times is None else parse_numbers("log10-times", log10_times),
+        "units": units.value,
+        "points": points,
+        "rtol": rtol,
+        "method": method,
+    }
+    if only_estimate:
+        found = estimate(model, values, **asked)
+        say(json.dumps(strict(dataclasses.asdict(found))) if as_json else str(found))
+        return
+    run = solve(model, values, **asked, progress=None if as_json else "auto")
     run.settings.update(start=start, seed=seed)
     finish(run, solve_document(run, metric or []), out, as_json)
 

@@ -1,6 +1,7 @@
 """Where a run starts, and the way between the two views: lift and project."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from hadaflow.errors import InputError, check_whole_number
 from hadaflow.layers import differences, layer_values
+from hadaflow.memory import require_memory
 from hadaflow.model import UFM
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
 
@@ -29,6 +31,7 @@ def hadamard(
     sample of a class has the same features. A start with phases (`circulant`) has them in H.
     """
     layers, angles = _layer_spectra(model, start, units)
+    _check_fits(model, int(np.prod(layers[0].shape[:-1])))
     U, V = model.modes_of_view.vectors, _right_vectors(model, angles)
     transposed = np.swapaxes(V, -1, -2)
     if model.depth == 1:
@@ -45,6 +48,15 @@ def hadamard(
         factors.append((left * sigma[..., None, :]) @ R.T)
         left = R
     return Parameters((*factors, (left * layers[-1][..., None, :]) @ transposed))
+
+
+def _check_fits(model: UFM, runs: int) -> None:
+    size = sum(math.prod(shape) for shape in model.factor_shapes)
+    require_memory(
+        3.0 * runs * size,
+        f"The parameter matrices of {model.classes} classes",
+        "the reduced view needs K numbers, not K² (`spectrum`)",
+    )
 
 
 def lift(model: UFM, start: Any, units: str | None = None) -> Parameters:
@@ -162,8 +174,10 @@ def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
         if len(seed) == 0:
             raise InputError("Argument `seed` must hold at least one seed, but is empty.")
         seeds = [_check_seed(s) for s in seed]
+        _check_fits(model, len(seeds))
         runs = [gaussian(model, scale, s).factors for s in seeds]
         return Parameters(tuple(np.stack(f) for f in zip(*runs, strict=True)), seeds)
+    _check_fits(model, 1)
     checked = _check_seed(seed)
     rng = np.random.default_rng(checked)
     return Parameters(tuple(scale * rng.standard_normal(s) for s in model.factor_shapes), checked)

@@ -13,6 +13,7 @@ import numpy as np
 from hadaflow.batches import solve_batch
 from hadaflow.closed_forms import fixed_point, mse_path_length, mse_singular_values, too_strong
 from hadaflow.errors import InputError
+from hadaflow.estimates import check_memory
 from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
 from hadaflow.initial import compress, distance_from_hadamard, project
 from hadaflow.integrate import Outcome
@@ -93,12 +94,17 @@ def solve(
     )
     began = time.perf_counter()
     if isinstance(start, Parameters):
-        run = _solve_full(request, model.check_parameters(start))
+        state = model.check_parameters(start)
+        check_memory(request, state)
+        run = _solve_full(request, state)
     else:
         scaled = model.scaled(start, units)
         if scaled.a.ndim == 1:
-            run = _solve_reduced(choose(request, scaled), scaled)
+            request = choose(request, scaled)
+            check_memory(request, scaled)
+            run = _solve_reduced(request, scaled)
         else:
+            check_memory(request, scaled)
             run = solve_batch(request, scaled, _solve_reduced)
     run.diagnostics["wall_seconds"] = time.perf_counter() - began
     return run

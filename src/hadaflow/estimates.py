@@ -1,0 +1,121 @@
+"""What a run will cost: its method, its memory and roughly its time, before it begins."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from hadaflow.memory import in_words, require_memory
+from hadaflow.model import MSE
+from hadaflow.orbit_runs import choose, local_tolerance, log_norm_ahead
+from hadaflow.requests import STIFF_METHOD, Request, make_request
+from hadaflow.states import Parameters
+from hadaflow.steppers import DUAL
+from hadaflow.targets import Target
+
+# Measured on one core of a server of 2025; other machines differ by a factor of a few.
+_CALL = 2.5e-5  # seconds of a transform of a dual step beside what grows with K
+_PER_NUMBER = 6e-10  # seconds, times K log2 K
+_EXPLICIT = 1e-9  # of an explicit stage, times K log2 K
+_DUAL_ARRAYS, _EXPLICIT_ARRAYS, _FULL_ARRAYS = 60, 40, 30  # working copies of a state
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What `estimate` found."""
+
+    method: str
+    reason: str
+    memory_bytes: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.method} ({self.reason}): about {in_words(self.memory_bytes)} of memory and "
+            f"{self.seconds:.2g} s, after compilation"
+        )
+
+
+def estimate(
+    model: Any,
+    start: Any,
+    until: Target | None = None,
+    *,
+    times: Any = None,
+    log10_times: Any = None,
+    units: str | None = None,
+    points: int | None = None,
+    rtol: float = 1e-8,
+    method: str = "auto",
+) -> Estimate:
+    """Method, memory and time of a run that `solve` would do with the same arguments.
+
+    The memory is what `solve` refuses to exceed; the time is rough, within a factor of a few where the
+    direction has no long stops on the way.
+
+    Examples:
+        >>> from hadaflow import UFM, Collapse
+        >>> estimate(UFM(8), [1.0, 1, 1, 1, 0.1, 0.1, 0.1], Collapse(1e-3)).method
+        'tsit5'
+    """
+    request = make_request(
+        model, start, until, times, log10_times, units, points, rtol, method, None
+    )
+    if isinstance(start, Parameters):
+        needed = check_memory(request, model.check_parameters(start))
+        return Estimate(request.method, request.reason, needed, math.nan)
+    scaled = model.scaled(start, units)
+    runs = int(np.prod(scaled.a.shape[:-1]))
+    if scaled.a.ndim == 1:
+        request = choose(request, scaled)
+    return Estimate(
+        request.method,
+        request.reason,
+        check_memory(request, scaled),
+        runs * _seconds(request, scaled),
+    )
+
+
+def check_memory(request: Request, start: Any) -> float:
+    """Bytes that a run takes; refused if there are not so many."""
+    model, points = request.model, request.points
+    if request.log10_times is not None:
+        points = len(request.log10_times) + 1
+    if isinstance(start, Parameters):
+        size = sum(f.size for f in start.factors)
+        return require_memory(
+            size * (points + _FULL_ARRAYS) + model.classes**2 * _FULL_ARRAYS,
+            f"A full run with {model.classes} classes",
+            "the reduced view needs K numbers, not K² (`spectrum`, `matched_spectrum`)",
+        )
+    state = model.modes * (model.depth if model.penalized or model.loss == MSE else 1)
+    kept = start.a.size * points * (4 if request.method == DUAL else 6)
+    if request.method == STIFF_METHOD:
+        return require_memory(
+            6.0 * state**2 + kept,
+            f"The dense Jacobian of {state} numbers that method {STIFF_METHOD!r} needs",
+            'use method "tsit5", or "dual" where the model allows it',
+        )
+    arrays = _DUAL_ARRAYS if request.method == DUAL else _EXPLICIT_ARRAYS
+    return require_memory(
+        kept + arrays * state + 2**22,
+        f"A run with {model.classes} classes and {points} saved points",
+        "ask for fewer `points`",
+    )
+
+
+def _seconds(request: Request, start: Any) -> float:
+    """Roughly, of one run, after compilation."""
+    model = request.model
+    K = model.classes
+    work = K * math.log2(K)
+    if request.method == DUAL:
+        transforms = 5000 * (5e-5 / local_tolerance(request)) ** 0.44
+        return transforms * (_CALL + _PER_NUMBER * work)
+    far = (
+        float(np.max(log_norm_ahead(request, np.atleast_2d(start.a)))) if not model.settles else 5.0
+    )
+    steps = 100 + 0.5 * math.exp(min(far, 30.0))
+    stage = 2e-7 + _EXPLICIT * work * (K**2 if request.method == STIFF_METHOD else 1)
+    return steps * 6 * stage
