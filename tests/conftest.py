@@ -1,6 +1,15 @@
-import hypothesis
-import jax
-import pytest
+import os
+from pathlib import Path
+
+# Most of the time goes into compiling, much of it the same code in several modules and in commands that
+# run as processes of their own: they share what is compiled.
+_CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 hypothesis.settings.register_profile(
     "hadaflow", deadline=None, derandomize=True, max_examples=20, print_blob=True

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from hadaflow.errors import InputError
-from hadaflow.lanes import LARGEST_CLASSES, Ends, LaneFlow, run_lanes
-from hadaflow.orbit_runs import LONG_WAY, choose, log_norm_ahead, supports
+from hadaflow.lanes import Ends, LaneFlow, run_lanes
+from hadaflow.orbit_runs import EXPLICIT_CLASSES, LONG_WAY, choose, log_norm_ahead, supports
 from hadaflow.progress import Progress
 from hadaflow.requests import ASKED, AUTO_METHOD, Request, log10_from_u
-from hadaflow.runs import NORM_LIMIT, deviation, ending, local_tolerance
+from hadaflow.runs import NORM_LIMIT, PATIENCE, deviation, ending, local_tolerance
 from hadaflow.states import Spectrum
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 from hadaflow.trajectory import Trajectory
@@ -56,7 +56,7 @@ def _fit_lanes(request: Request, start: Spectrum) -> np.ndarray:
         request.method != AUTO_METHOD
         or not supports(model, start)
         or model.temperature != 1
-        or model.classes > LARGEST_CLASSES
+        or model.classes > EXPLICIT_CLASSES
         or request.points != 2
         or request.log10_times is not None
         or isinstance(event, PredictedCollapse)
@@ -76,8 +76,9 @@ def _in_lanes(request: Request, a: np.ndarray, progress: Progress) -> Ends:
     target: Any = Time if goals is not None else type(request.event)
     assert target in (Time, Collapse, Norm, PathLength)
     value = request.target_value if goals is None else float(goals[-1])
+    limit = NORM_LIMIT if request.reason == ASKED else PATIENCE
     return run_lanes(
-        LaneFlow(request.model.basis, target), a, local_tolerance(request), value, NORM_LIMIT,
+        LaneFlow(request.model.basis, target), a, local_tolerance(request), value, limit,
         lambda n: progress.report(f"{n} of {len(a)} runs", n / len(a)), _cores(),
     )  # fmt: skip
 

@@ -38,10 +38,14 @@ Basis = Sylvester | AbelianGroup
 # Temperatures below this are zero to every digit of the weights.
 _COLDEST = 1e-25
 _LARGEST_LOG = 600.0  # where an exponential is cut off before it overflows
+LATE = 1e17  # from here on log t is M, or the smallest margin, to every digit
+_NO_WEIGHT = 1e-280
 _NEWTON_LIMIT = 60
 _GRADIENT_LIMIT = 200
 _GRADIENT_REDUCTION = 1e-2
 _LARGEST_MOVE = 1.5  # of log a, in one Newton step
+_LAST_STRETCH, _LAST_MARGINS = 30.0, 4.0  # of the deviation; margins that join on it
+_FINEST = 2e-3
 _STAGE_SHARE = 0.3  # of the tolerance of a step, for all errors of its stages together
 
 
@@ -137,9 +141,10 @@ def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
         epsilon = jnp.maximum(epsilon, _COLDEST)
         a, margins = a / unit, margins / unit
         force = with_front(-(margins + epsilon * log_q), 0.0)
-        slope = with_front(q / (q + epsilon), 0.0)  # dq/dx
+        # Weights below the normal numbers are none: their reciprocals would overflow.
+        active = q > _NO_WEIGHT
+        slope = jnp.where(active, q / (q + epsilon), 0.0)  # dq/dx
         share = total(slope)
-        active = slope > 0
         log_rate = jnp.where(active, epsilon / jnp.where(active, q, 1.0), 0.0)
 
         def conjugate(c):
@@ -200,7 +205,8 @@ def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
 class OrbitState(NamedTuple):
     r"""P, padded in front, and two clocks that stay of ordinary size.
 
-    `lag` is $t e^{-M}$, `reach` the path length over $\|a\|_1$.
+    `lag` is $t e^{-M}$, which counts for nothing in $\log t$ beyond M = `LATE`, and `reach` the path
+    length over $\|a\|_1$.
     """
 
     P: Any
@@ -227,6 +233,7 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
     basis: Basis
     rank: int
     wide: bool
+    collapse: bool  # is the target collapse, which needs `fineness`?
     term_structure: ClassVar = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Callable[..., Any]] = diffrax.LocalLinearInterpolation
 
@@ -245,9 +252,12 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         op, h = self.operator, t1 - t0
-        place = _place(op, y0, args)
+        now = read(op, y0, args.log_a0)
+        place = _place(now)
         best_weights, error_weights = _extrapolation(self.rank)
         tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * args.tolerance
+        if self.collapse:
+            tolerance = tolerance * fineness(self.basis, now, args.target)
 
         def result(guess, parts):
             """Increments by `parts` Euler steps; one loop for all, so that a stage compiles once."""
@@ -316,11 +326,11 @@ def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance
 @functools.partial(jax.jit, static_argnames=("op",))
 def euler_step(op: Operator, y: OrbitState, args: OrbitArguments, guess: Weights, h, tolerance):
     """One Euler step, however long: (state, weights, whether it was solved)."""
-    return _partial_steps(op, _place(op, y, args), y, h, jnp.asarray(1), guess, tolerance)
+    place = _place(read(op, y, args.log_a0))
+    return _partial_steps(op, place, y, h, jnp.asarray(1), guess, tolerance)
 
 
-def _place(op: Operator, y: OrbitState, args: OrbitArguments):
-    now = read(op, y, args.log_a0)
+def _place(now: "Reading"):
     return with_front(now.log_a, 0.0), now.soft_minimum, now.log_norm
 
 
@@ -374,6 +384,21 @@ def _scaled_margins(op: Operator, z):
     return op.positive(share) * jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG)), size
 
 
+def fineness(basis: Basis, now: "Reading", target):
+    """How much more accurate log a must be than log‖a‖₁ at collapse, which is to be located.
+
+    By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is μδ; at
+    hard margins it falls by 1/K for every margin that is still out. With thousands of classes collapse is
+    so far in the hard regime that steps are exact, and asking for more would ask for less than rounding.
+    """
+    mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (basis.classes - 1)
+    slope = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, target)
+    last = now.deviation < _LAST_STRETCH * target
+    least = max(_LAST_MARGINS / basis.classes, _FINEST)
+    slope = jnp.where(last, jnp.minimum(slope, least), slope)
+    return jnp.minimum(slope, 1.0)
+
+
 class Reading(NamedTuple):
     """What a state of the orbit means."""
 
@@ -397,8 +422,8 @@ def read(op: Operator, y: OrbitState, log_a0) -> Reading:
     scale = jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG))
     tail = op.total(with_front(jnp.exp((smallest - margins) * scale), 0.0))
     M = smallest * scale - jnp.log(tail)
-    # So far out the smallest margin is all of log t.
-    log_time = jnp.where(size < _LARGEST_LOG, M + jnp.log(y.lag), smallest * jnp.exp(size))
+    lag = jnp.log(jnp.maximum(y.lag, 1e-300))
+    log_time = jnp.where(M < LATE, M + lag, smallest * jnp.exp(size))
     return Reading(
         with_front(z, -jnp.inf), size, deviation, M, size + jnp.log(smallest), log_time,
         size + jnp.log(y.reach),

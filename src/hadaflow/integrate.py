@@ -370,6 +370,16 @@ def chunk_to_event(flow, method, march, y0, args, tolerance):
 
 
 @_compiled
+def step_error(flow, method, march, args, tolerance, u):
+    """The error of a step to `u`, over the tolerance."""
+    term, solver, _ = _parts(flow, method, tolerance)
+    y, error, *_ = solver.step(term, march.u, u, march.y, args, march.solver_state, made_jump=False)
+    scaled = jax.tree.map(lambda e, s: e / s, error, flow.error_scale(y, args))
+    largest = _largest(scaled) / tolerance
+    return jnp.where(jnp.isfinite(largest), largest, jnp.inf)
+
+
+@_compiled
 def locate(flow, method, march, args, slack, enough):
     """Where the event happens, by stepping again from the state before it.
 

@@ -27,7 +27,6 @@ from hadaflow.targets import Norm, PathLength, Time
 _LANES = 128
 _STEPS = 64  # between two looks at which lanes have ended
 _SAFETY, _SHRINK, _GROWTH = 0.9, 0.2, 10.0  # diffrax's, whose controller one run uses
-LARGEST_CLASSES = 64
 
 
 class Lanes(NamedTuple):
@@ -147,8 +146,8 @@ def _march(flow: LaneFlow, lanes: Lanes, tolerance, value) -> Lanes:
             jnp.where(taken[None], y, m.y),
             jnp.where(taken[None], slope, m.slope),
             m.reached | reached,
-            m.accepted + taken,
-            m.rejected + (going & ~taken),
+            m.accepted + taken.astype(int),
+            m.rejected + (going & ~taken).astype(int),
         )
 
     return lax.fori_loop(0, _STEPS, one, lanes)

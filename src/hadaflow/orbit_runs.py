@@ -31,6 +31,8 @@ from hadaflow.trajectory import Trajectory
 
 # An explicit method takes of the order of ‖a‖₁ steps; dual ones are fewer from about here on.
 LONG_WAY = math.log(2e4)
+EXPLICIT_CLASSES = 64
+FINEST = 1e-9  # rtol; extrapolation magnifies rounding too much for less
 _LOOSEST = 5e-5  # larger local errors would not keep their promise
 _MANY_CLASSES = 256
 _JUMP_PARTS = 4  # points of a jump at which its condition is checked
@@ -63,12 +65,17 @@ def choose(request: Request, start: Spectrum) -> Request:
             f"{request.method!r}."
         )
     if request.method == DUAL or not known:
-        return request
+        return _check_accuracy(request)
     if foretell:
-        return dataclasses.replace(request, method=DUAL, reason="matrix-free: to foretell collapse")
+        reason = "matrix-free: to foretell collapse"
+        return _check_accuracy(dataclasses.replace(request, method=DUAL, reason=reason))
     if request.reason == ASKED:
         return request
     far = float(log_norm_ahead(request, start.a))
+    if isinstance(request.event, Collapse) and request.model.classes > EXPLICIT_CLASSES:
+        return dataclasses.replace(
+            request, method=DUAL, reason="matrix-free: many classes, to collapse"
+        )
     if far <= LONG_WAY:
         return dataclasses.replace(
             request, reason=f"explicit: the way to ‖a‖₁ ≈ e^{far:.3g} is short"
@@ -76,6 +83,26 @@ def choose(request: Request, start: Spectrum) -> Request:
     reason = (
         f"matrix-free: explicit steps grow in number like ‖a‖₁, which is to reach about e^{far:.3g}"
     )
+    return _check_accuracy(dataclasses.replace(request, method=DUAL, reason=reason))
+
+
+def _check_accuracy(request: Request) -> Request:
+    if request.method == DUAL and request.rtol < FINEST:
+        raise InputError(
+            f"Argument `rtol` must be at least {FINEST:g} for so long a way, which needs method "
+            f'"dual", but is {request.rtol:g}.'
+        )
+    return request
+
+
+def reconsider(request: Request, start: Spectrum, run: Trajectory) -> Request | None:
+    """The same by dual steps, if explicit ones were our choice and the way was longer than foreseen."""
+    if run.status != "failed" or request.method != AUTO_METHOD or request.reason == ASKED:
+        return None
+    if not supports(request.model, start) or request.rtol < FINEST:
+        return None
+    far = run.log_norm[-1] - math.log(request.value_scale)
+    reason = f"matrix-free: explicit steps had become too many at ‖a‖₁ = e^{far:.3g}"
     return dataclasses.replace(request, method=DUAL, reason=reason)
 
 

@@ -12,23 +12,26 @@ import numpy as np
 from jax import lax
 
 from hadaflow.dual import (
+    LATE,
     Basis,
     DualEuler,
     Operator,
     OrbitArguments,
     OrbitState,
     Reading,
+    fineness,
     read,
     shares,
     soft_weights,
 )
-from hadaflow.integrate import Outcome, Status, chunk_to_event, locate
+from hadaflow.integrate import Outcome, Status, chunk_to_event, locate, step_error
 from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, Time
 
 # Entries further apart than this lose digits in a plain transform: sums without cancellation, then.
 _WIDE = 1e8
 _TINY_NORM = 1e-12  # below it all weights are equal to this accuracy, so that all modes grow alike
+_LAST_ERROR = 0.1  # of the last partial step, over the tolerance
 _CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
 # Steps cost most where weights come in one after the other; a start with many saddles has thousands.
 _STEP_LIMIT = 20_000
@@ -57,7 +60,7 @@ class DualFlow:
         return int(np.clip(_CHUNK_WORK // self.basis.classes, 1, 64))
 
     def solver(self, method: str) -> DualEuler:
-        return DualEuler(self.basis, self.rank, self.wide)
+        return DualEuler(self.basis, self.rank, self.wide, self.target is Collapse)
 
     def velocity(self, u, y: OrbitState, args: OrbitArguments):
         """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
@@ -66,18 +69,16 @@ class DualFlow:
     def error_scale(self, y: OrbitState, args: OrbitArguments) -> OrbitState:
         """What the error of log a, and of the two clocks, is measured against.
 
-        Near collapse the deviation δ decays like e^{−μ}, μ = ‖a‖₁/(K−1): for its event log a must be
-        right to μδ, where that is less than one. The logarithm of time is promised relatively.
+        The logarithm of time is promised relatively.
         """
         now = read(self.operator, y, args.log_a0)
         scale = jnp.ones(())
         if self.target is Collapse:
-            mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (self.basis.classes - 1)
-            near = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, args.target)
-            scale = jnp.minimum(near, 1.0)
+            scale = fineness(self.basis, now, args.target)
+        timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
         return OrbitState(
             jnp.full_like(y.P, scale),
-            jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290),
+            jnp.where(now.soft_minimum < LATE, timing, 1.0),
             jnp.maximum(y.reach, 1e-290),
         )
 
@@ -143,6 +144,12 @@ def _read_all(flow: DualFlow, ys: OrbitState, log_a0) -> Reading:
     return lax.map(lambda y: read(flow.operator, y, log_a0), ys)
 
 
+@functools.partial(jax.jit, static_argnames=("flow",))
+def _read_numbers(flow: DualFlow, y: OrbitState, log_a0) -> Reading:
+    """A reading without its long vector, which would have to leave the device."""
+    return read(flow.operator, y, log_a0)._replace(log_a=jnp.zeros(0))
+
+
 def read_all(flow: DualFlow, ys: OrbitState, args: OrbitArguments) -> Reading:
     """Readings of many states, as NumPy arrays; log a without the front entry."""
     found = jax.tree.map(np.asarray, _read_all(flow, ys, args.log_a0))
@@ -165,30 +172,33 @@ class OrbitMarch:
     enough: float = 0.0  # or what is watched to this
     transforms: int = 0
 
+    @functools.cached_property
+    def _log_a0(self) -> Any:
+        return jax.device_put(self.args.log_a0)
+
     def through(self, values: Sequence[float], keep: int) -> Outcome:
         """States where the target's number has each of the `values`, in their order.
 
         Also up to `keep` of the steps on the way, as evenly spaced as they are.
         """
         kept = _Kept(keep)
+        y0, start = jax.device_put(self.y0), self.args._replace(log_a0=self._log_a0)
         march, status, ending, reason = None, Status.begin(), "", ""
         try:
             for value in values:
-                args = self.args._replace(target=np.float64(value))
-                ending = ""
-                if march is not None:
-                    march = march._replace(reached=np.asarray(False))
-                while not ending:
-                    after = chunk_to_event(
-                        self.flow, DUAL, march, self.y0, args, self.args.tolerance
-                    )
-                    kept.add(*jax.tree.map(np.asarray, after[1]))
+                args = start._replace(target=np.float64(value))
+                ending, place = "", None
+                while place is None and ending in ("", "event"):
+                    if march is not None:
+                        march = march._replace(reached=np.asarray(False))
+                    after = chunk_to_event(self.flow, DUAL, march, y0, args, self.args.tolerance)
+                    kept.add(*after[1])
                     march, status = after[0], Status.read(after[2])
                     ending, reason = self._judge(march, status)
-                if ending != "event":
+                    if ending == "event":
+                        march, place = self._locate(march, args)
+                if place is None:
                     break
-                slack, enough = np.float64(self.slack), np.float64(self.enough)
-                place = locate(self.flow, DUAL, march, args, slack, enough)
                 kept.mark(*jax.tree.map(np.asarray, place))
         except KeyboardInterrupt:
             ending = "interrupted"
@@ -199,13 +209,25 @@ class OrbitMarch:
         us, ys = kept.states(self.y0)
         return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
 
+    def _locate(self, march, args: OrbitArguments):
+        """The place of the event, or None and a march that is to come nearer to it first.
+
+        The whole of the last step was accurate; a part of it, which ends before collapse, need not be.
+        """
+        slack, enough = np.float64(self.slack), np.float64(self.enough)
+        place = locate(self.flow, DUAL, march, args, slack, enough)
+        error = step_error(self.flow, DUAL, march, args, args.tolerance, place[0])
+        ahead = float(place[0]) - float(march.u)
+        if float(error) <= _LAST_ERROR or ahead < 1e-9 * max(1.0, float(march.u)):
+            return march, place
+        return march._replace(next_u=march.u + ahead / 2), None
+
     def _judge(self, march, status: Status) -> tuple[str, str]:
         if status.reached:
             return "event", ""
         steps = status.accepted + status.rejected
-        state = jax.tree.map(lambda x: np.asarray(x)[None], march.y)
-        reading = jax.tree.map(lambda x: x[0], read_all(self.flow, state, self.args))
-        reason = self.give_up(reading, steps)
+        reading = _read_numbers(self.flow, march.y, self._log_a0)
+        reason = self.give_up(jax.tree.map(np.asarray, reading), steps)
         if reason:
             return "gave up", reason
         if status.stuck:
@@ -223,10 +245,11 @@ class _Kept:
         self._steps: list[tuple[float, Any]] = []
         self._marks: list[tuple[float, Any]] = []
 
-    def add(self, us: np.ndarray, ys: Any) -> None:
+    def add(self, us: Any, ys: Any) -> None:
         """Records of steps; the first row is where they began, unused rows lie at infinity."""
         if self._most == 0:
             return
+        us, ys = jax.tree.map(np.asarray, (us, ys))
         for i in np.flatnonzero(np.isfinite(us) & (us > 0)):
             if not self._steps or us[i] > self._steps[-1][0]:
                 self._steps.append((float(us[i]), jax.tree.map(lambda y, i=i: y[i].copy(), ys)))

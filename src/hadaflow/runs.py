@@ -28,6 +28,8 @@ _LOOSEST = 1e-5
 # An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. This is ten
 # times the collapse norm up to which an end is promised, seconds of work.
 NORM_LIMIT = 1e6
+# Where another method is at hand, it takes over from here.
+PATIENCE = 5e4
 
 
 def deviation(a: np.ndarray) -> Any:

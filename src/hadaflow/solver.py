@@ -20,12 +20,13 @@ from hadaflow.integrate import Outcome
 from hadaflow.layers import layer_values
 from hadaflow.limits import low_rank_limit
 from hadaflow.model import MSE, UFM
-from hadaflow.orbit_runs import choose, solve_orbit
+from hadaflow.orbit_runs import choose, reconsider, solve_orbit, supports
 from hadaflow.precision import double_precision
 from hadaflow.progress import Report
-from hadaflow.requests import Request, make_request
+from hadaflow.requests import ASKED, Request, make_request
 from hadaflow.runs import (
     NORM_LIMIT,
+    PATIENCE,
     deviation,
     ending,
     integrate,
@@ -102,15 +103,21 @@ def solve(
         if scaled.a.ndim == 1:
             request = choose(request, scaled)
             check_memory(request, scaled)
-            run = _solve_reduced(request, scaled)
+            run = _solve_one(request, scaled)
         else:
             check_memory(request, scaled)
-            run = solve_batch(request, scaled, _solve_reduced)
+            run = solve_batch(request, scaled, _solve_one)
     run.diagnostics["wall_seconds"] = time.perf_counter() - began
     return run
 
 
 # --- reduced view --------------------------------------------------------------------------------
+
+
+def _solve_one(request: Request, start: Spectrum) -> Trajectory:
+    run = _solve_reduced(request, start)
+    again = reconsider(request, start, run)
+    return run if again is None else _solve_reduced(again, start)
 
 
 def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
@@ -202,6 +209,8 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
     flow = ReducedFlow(model, not np.any(start.C), type(event) if event else None)
     args = flow.arguments(model, start.a, start.C, request.target_value)
     tolerance = local_tolerance(request)
+    patient = request.reason == ASKED or not supports(model, start)
+    norm_limit = NORM_LIMIT if patient else PATIENCE
 
     with double_precision():
 
@@ -211,7 +220,7 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
             if isinstance(event, Collapse):
                 if limit := low_rank_limit(model, free, start.C):
                     return limit
-                if a.sum() > NORM_LIMIT:
+                if a.sum() > norm_limit:
                     return stall(a.sum(), deviation(a))
             return too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
 

@@ -33,7 +33,14 @@ _AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
 def package_versions() -> dict[str, str]:
     """Versions of everything that computes, for the record."""
     names = ("hadaflow", "jax", "jaxlib", "diffrax", "numpy", "scipy")
-    return {"python": platform.python_version()} | {n: metadata.version(n) for n in names}
+    return {"python": platform.python_version()} | {n: _version(n) for n in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # run from its sources, without being installed
+        return "not installed"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
