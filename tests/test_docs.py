@@ -164,14 +164,21 @@ GALLERY = {
     ),
     "depth_three": lambda runs: [r.status for r in runs] == ["never-collapses", "collapsed"],
     "lazy_to_rich": lambda run: run.measure("kl").max() == pytest.approx(5.45e-4, rel=1e-2),
+    "collapse_time": lambda law: (
+        law["classes"] == [256, 512, 1024, 2048, 4096]
+        and all(0.8 < c < 1.1 for c in law["median"])
+        and max(law["prediction_error"].values()) < 5e-3
+    ),
     "large_steps": lambda ends: ends[0.9] < 1e-12 and ends[1.02] > 0.01 and ends[1.15] > 0.1,
 }
 
 
-_SLOW = [pytest.param("regularization_path", marks=pytest.mark.slow)]
+_SLOW = ("regularization_path", "collapse_time")
 
 
-@pytest.mark.parametrize("name", [n for n in GALLERY if n != "regularization_path"] + _SLOW)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in _SLOW else ()) for n in GALLERY]
+)
 def test_the_gallery_is_drawn_as_the_page_says(name, tmp_path, capsys):
     names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     assert GALLERY[name](names["main"](str(tmp_path / "picture.png")))

@@ -97,7 +97,7 @@ def difference(problem):
     return worst
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(problems())
 def test_reduced_flow_lifted_is_the_matrix_flow_for_the_whole_family(problem):
     assert difference(problem) <= 1e-8

@@ -32,7 +32,7 @@ def test_singular_values_grow_and_the_energy_falls(problem, log10_time):
 
 
 @given(spectra(unbalanced=True))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_full_flow_conserves_the_differences(problem):
     """C_i = α_i² − β_i² from Noether's theorem, watched on the matrices themselves."""
     model, start = problem
@@ -73,7 +73,7 @@ def test_other_permutations_do_not_leave_the_flow_alone():
 
 
 @given(spectra(unbalanced=True), st.floats(-1, 4))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_restart_midway_equals_one_run(problem, log10_middle):
     model, start = problem
     middle = 10**log10_middle
@@ -83,7 +83,7 @@ def test_restart_midway_equals_one_run(problem, log10_middle):
 
 
 @given(spectra(sizes=(4, 8)), st.integers(1, 3))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_scaled_and_raw_units_describe_one_run(problem, n):
     model, start = hf.UFM(problem[0].classes, samples=n), problem[1]
     scaled = solve(model, start, times=[2.0, 100.0])

@@ -212,7 +212,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize("name", WIDE)
-@pytest.mark.parametrize("K", [4, 64])
+@pytest.mark.parametrize("K", [4, pytest.param(64, marks=pytest.mark.slow)])
 def test_wide_starts_collapse_at_the_same_norm_for_every_tolerance(name, K):
     if name == "far apart" and K == 64:
         pytest.skip("minutes; the honest stop is tested elsewhere")

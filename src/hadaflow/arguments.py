@@ -243,7 +243,7 @@ def train_start(
 
 def check_output(out: Path | None) -> None:
     """Refuse before the work what would fail after it."""
-    from hadaflow.trajectory import check_writable
+    from hadaflow.files import check_writable
 
     if out is not None:
         check_writable(out)

@@ -137,7 +137,7 @@ class Integration:
     def _states_up_to_event(self, march, status, ending, records, complete, grid):
         end, y_end = status.u, march.y
         if ending == "event":
-            end, y_end = locate(self.flow, self.method, march, self.args, *np.zeros(2))
+            end, y_end = _locate(self.flow, self.method, march, self.args)
         goals = grid(float(end))
         if complete:
             ys = self._from_records(records, goals)
@@ -261,7 +261,7 @@ def _step(flow, parts, m: March, args, end) -> March:
     keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
         m.u, target, m.y, m.y, args, error, order, m.controller_state
     )
-    # The step that reaches the event is not taken: `locate` starts from the state before it.
+    # The step that reaches the event is not taken: `_locate` starts from the state before it.
     reached = keep & (flow.watch(y, args) <= 0)
     taken = keep & ~reached
     y, kept_state = _where(taken, (y, solver_state), (m.y, m.solver_state))
@@ -370,20 +370,18 @@ def chunk_to_event(flow, method, march, y0, args, tolerance):
 
 
 @_compiled
-def step_error(flow, method, march, args, tolerance, u):
-    """The error of a step to `u`, over the tolerance."""
+def probe(flow, method, march, args, tolerance, u):
+    """A step from the march to `u`: (state, what is watched there, its error over the tolerance)."""
     term, solver, _ = _parts(flow, method, tolerance)
     y, error, *_ = solver.step(term, march.u, u, march.y, args, march.solver_state, made_jump=False)
     scaled = jax.tree.map(lambda e, s: e / s, error, flow.error_scale(y, args))
     largest = _largest(scaled) / tolerance
-    return jnp.where(jnp.isfinite(largest), largest, jnp.inf)
+    return y, flow.watch(y, args), jnp.where(jnp.isfinite(largest), largest, jnp.inf)
 
 
 @_compiled
-def locate(flow, method, march, args, slack, enough):
+def _locate(flow, method, march, args):
     """Where the event happens, by stepping again from the state before it.
-
-    To `slack`, or to where the flow's watch is within `enough` of zero; both may be zero.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
     side, so that the target has been reached there.
@@ -396,12 +394,8 @@ def locate(flow, method, march, args, slack, enough):
         return y, flow.watch(y, args)
 
     def going(s):
-        count, low, high, _, f_high, *_ = s
-        return (
-            (count < 100)
-            & (f_high < -enough)
-            & (high - low > 2 * jnp.finfo(high.dtype).eps * high + slack)
-        )
+        count, low, high, *_ = s
+        return (count < 100) & (high - low > 2 * jnp.finfo(high.dtype).eps * high)
 
     def body(s):
         count, low, high, f_low, f_high, y_high, side = s

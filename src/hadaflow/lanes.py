@@ -155,7 +155,7 @@ def _march(flow: LaneFlow, lanes: Lanes, tolerance, value) -> Lanes:
 
 @functools.partial(jax.jit, static_argnames=("flow",))
 def _locate(flow: LaneFlow, m: Lanes, value):
-    """`integrate.locate` for every lane: regula falsi with the Illinois rule on the last step."""
+    """`integrate._locate` for every lane: regula falsi with the Illinois rule on the last step."""
 
     def at(u):
         y = flow.step(m.u, u, m.y, m.slope, m.log_a0)[0]

@@ -21,10 +21,9 @@ from hadaflow.dual import (
     Reading,
     fineness,
     read,
-    shares,
     soft_weights,
 )
-from hadaflow.integrate import Outcome, Status, chunk_to_event, locate, step_error
+from hadaflow.integrate import Outcome, Status, chunk_to_event, probe
 from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, Time
 
@@ -129,10 +128,14 @@ def _skip_tiny(flow: DualFlow, args: OrbitArguments) -> OrbitState:
     the growth of the Euclidean norm.
     """
     count = flow.basis.classes - 1
-    size, share = shares(flow.operator, jnp.asarray(args.log_a0))
+    log_a0 = np.where(np.arange(len(args.log_a0)) == 0, -np.inf, args.log_a0)
+    weights = 1.0 if flow.basis.weights is None else flow.basis.weights
+    largest = log_a0.max()
+    a = np.exp(log_a0 - largest)
+    size, share = largest + np.log(np.sum(a * weights)), a / np.sum(a * weights)
     growth = (count + 1) / count
     skipped = max(0.0, (math.log(_TINY_NORM) - float(size)) / growth)
-    euclid = float(jnp.sqrt(flow.operator.total(share**2)))
+    euclid = math.sqrt(np.sum(share**2 * weights))
     P = np.full(len(args.log_a0), skipped / count)
     P[0] = 0.0
     reach = -euclid * math.expm1(-growth * skipped)
@@ -142,6 +145,11 @@ def _skip_tiny(flow: DualFlow, args: OrbitArguments) -> OrbitState:
 @functools.partial(jax.jit, static_argnames=("flow",))
 def _read_all(flow: DualFlow, ys: OrbitState, log_a0) -> Reading:
     return lax.map(lambda y: read(flow.operator, y, log_a0), ys)
+
+
+@functools.partial(jax.jit, static_argnames=("flow",))
+def _watch(flow: DualFlow, y: OrbitState, args: OrbitArguments):
+    return flow.watch(y, args)
 
 
 @functools.partial(jax.jit, static_argnames=("flow",))
@@ -212,15 +220,34 @@ class OrbitMarch:
     def _locate(self, march, args: OrbitArguments):
         """The place of the event, or None and a march that is to come nearer to it first.
 
-        The whole of the last step was accurate; a part of it, which ends before collapse, need not be.
+        Regula falsi with the Illinois rule, by stepping again from the state before the event. The whole
+        of the last step was accurate; a part of it, which ends before collapse, need not be.
         """
-        slack, enough = np.float64(self.slack), np.float64(self.enough)
-        place = locate(self.flow, DUAL, march, args, slack, enough)
-        error = step_error(self.flow, DUAL, march, args, args.tolerance, place[0])
-        ahead = float(place[0]) - float(march.u)
-        if float(error) <= _LAST_ERROR or ahead < 1e-9 * max(1.0, float(march.u)):
-            return march, place
-        return march._replace(next_u=march.u + ahead / 2), None
+        start = low = float(march.u)
+        high = float(march.next_u)
+        f_low, side = float(_watch(self.flow, march.y, args)), 0
+        y, f_high, error = self._probe(march, args, high)
+        count = 0
+        while high - low > self.slack and f_high < -self.enough and count < 100:
+            guess = (low * f_high - high * f_low) / (f_high - f_low)
+            inside = low < guess < high and count % 3 != 2
+            middle = guess if inside else low + (high - low) / 2
+            there, f, error_there = self._probe(march, args, middle)
+            count += 1
+            if f <= 0:
+                f_low = f_low / 2 if side == 1 else f_low
+                high, f_high, y, error, side = middle, f, there, error_there, 1
+            else:
+                f_high = f_high / 2 if side == -1 else f_high
+                low, f_low, side = middle, f, -1
+        ahead = high - start
+        if error <= _LAST_ERROR or ahead < 1e-9 * max(1.0, start):
+            return march, (high, y)
+        return march._replace(next_u=np.float64(start + ahead / 2)), None
+
+    def _probe(self, march, args: OrbitArguments, u: float) -> tuple[Any, float, float]:
+        y, left, error = probe(self.flow, DUAL, march, args, args.tolerance, np.float64(u))
+        return y, float(left), float(error)
 
     def _judge(self, march, status: Status) -> tuple[str, str]:
         if status.reached:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +17,7 @@ import xarray as xr
 from hadaflow import distances, metrics, plotting
 from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
+from hadaflow.files import write_atomically
 from hadaflow.layers import layer_axes
 from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Parameters, Spectrum
@@ -410,46 +410,6 @@ def _from_dataset(dataset: xr.Dataset, path: str) -> Trajectory:
         iterations=None if iterations is None else iterations.astype(int),
         **record,
     )
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a path that nothing can be written to, before the work rather than after it."""
-    try:
-        if len(path.name.encode()) > 200:
-            reason = "the name is too long"
-        elif path.is_dir():
-            reason = "it is a folder"
-        elif not path.parent.is_dir():
-            reason = "the folder does not exist"
-        elif path.exists() and not path.is_file():
-            reason = "it is not a regular file"
-        elif not os.access(path.parent, os.W_OK | os.X_OK):
-            reason = "the folder is not writable"
-        else:
-            return
-    except OSError as error:
-        reason = str(error.strerror)
-    raise InputError(f"Cannot write {str(path)!r}: {reason}.")
-
-
-def write_atomically(path: Path, write: Any) -> None:
-    """Call `write(temporary path)` beside `path`, then rename: never a half-written file."""
-    check_writable(path)
-    path = path.resolve()  # a link stays a link; what it points to is replaced
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"Cannot write {str(path)!r}: {error.strerror}.") from error
-    os.close(descriptor)
-    try:
-        write(temporary)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
 
 
 def _checksum(text: str, arrays: dict[str, np.ndarray]) -> str:

@@ -5,8 +5,8 @@ import html
 from pathlib import Path
 from typing import Any
 
+from hadaflow.files import write_atomically
 from hadaflow.paper.figures import FIGURES
-from hadaflow.trajectory import write_atomically
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --ok: #1a7f37; --bad: #b3261e; }

@@ -10,10 +10,11 @@ import numpy as np
 import xarray as xr
 
 from hadaflow.errors import InputError
+from hadaflow.files import write_atomically
 from hadaflow.paper.figures import FIGURES
 from hadaflow.paper.report import write_report
 from hadaflow.paper.settings import Settings
-from hadaflow.trajectory import package_versions, write_atomically
+from hadaflow.trajectory import package_versions
 from hadaflow.workers import group, run_all
 
 SUFFIXES = ("png", "pdf", "nc", "csv")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hadaflow.errors import InputError
+from hadaflow.files import check_writable, write_atomically
 from hadaflow.paper.report import PAPER, write_page
 from hadaflow.theory.claim import CERTIFIED, CLAIMS, CORRECTED, FAILS, HOLDS
-from hadaflow.trajectory import check_writable, package_versions, write_atomically
+from hadaflow.trajectory import package_versions
 
 _CLASS = {CERTIFIED: "ok", HOLDS: "ok", CORRECTED: "corrected", FAILS: "bad"}
 
