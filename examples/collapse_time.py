@@ -139,6 +139,8 @@ def draw(path: str, rows: list[dict[str, Any]], law: dict[str, Any]) -> None:
             gap.set(xscale="log", yscale="log", xlabel="classes K",
                     ylabel=r"$L_{unif} - L(\mathrm{NC}(10^{-3}))$",
                     title="from NC(1e-3) to uniform")  # fmt: skip
+        for axis in (norms, ratio, gap):
+            axis.set_xscale("log", base=2)
     figure.savefig(path, dpi=130)
 
 

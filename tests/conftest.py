@@ -30,3 +30,32 @@ def _compiled_code_of_one_module():
     """Compiled functions hold memory maps, of which a process may have some 65000; let them go."""
     yield
     jax.clear_caches()
+
+
+# Cases of `make slow`, so that `make test` stays within its quarter of an hour: each repeats, at another
+# setting, what a sibling or the test of the whole family checks there.
+_LATER = (
+    "test_penalties_on_every_layer_settle_at_the_root[3",
+    "test_penalties_on_every_layer_settle_at_the_root[4",
+    "test_descent_settles_below_the_limit_of_the_penalty_and_not_above[options1",
+    "test_descent_settles_below_the_limit_of_the_penalty_and_not_above[options3",
+    "test_the_flow_settles_where_the_formula_says[1",
+    "test_the_flow_settles_where_the_formula_says[2",
+    "test_modes_of_negative_fixed_points_pass_through_zero[options1",
+    "test_a_mutant_changes_the_status[collapse-basin-1",
+    "test_depth.py::test_the_full_view_of_a_deep_model",
+    "test_depth.py::test_a_temperature_moves_the_threshold_of_the_penalty",
+    "test_depth.py::test_no_mode_called_lost_ever_gains_again",
+    "test_groups.py::test_lift_then_flow_is_flow_then_lift",
+    "test_labels.py::test_lift_then_flow_is_flow_then_lift",
+    "test_penalty.py::test_lift_then_flow_is_flow_then_lift",
+    "test_imbalance.py::test_smoothing_and_penalties_settle",
+    "test_commuting.py::test_reduced_flow_lifted_equals_our_full_flow_matrix_by_matrix",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if any(name in item.nodeid for name in _LATER):
+            item.add_marker(pytest.mark.slow)

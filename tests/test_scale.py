@@ -132,7 +132,14 @@ def test_a_stage_satisfies_its_equation(size):
 # --- the orbit against other solvers -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("until", [hf.Time(log10=3000), hf.PathLength(200.0), hf.Collapse(1e-6)])
+@pytest.mark.parametrize(
+    "until",
+    [
+        pytest.param(hf.Time(log10=3000), marks=pytest.mark.slow),
+        pytest.param(hf.PathLength(200.0), marks=pytest.mark.slow),
+        hf.Collapse(1e-6),
+    ],
+)
 def test_dual_and_explicit_steps_agree(until):
     ours = solve(hf.UFM(8), FIGURE_1, until, method="dual", points=5)
     other = solve(hf.UFM(8), FIGURE_1, until, method="tsit5", points=5)
@@ -162,7 +169,8 @@ def test_collapse_of_sixty_four_classes_against_lsoda():
         assert run.log_norm[-1] == pytest.approx(expected, abs=2 * rtol)
 
 
-@pytest.mark.parametrize("K", [256, pytest.param(1024, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("K", [256, 1024])
 def test_many_classes_against_bdf_up_to_a_norm_of_a_million(K):
     a0, ends = u_start(K), np.log([30.0, 1e3, 3e4] if K == 256 else [30.0, 1e3, 1e6])
     expected = independent_orbit(a0, ends, references.dense_psi(K), 1e-8)
@@ -211,8 +219,9 @@ WIDE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE)
-@pytest.mark.parametrize("K", [4, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("K", [4, 64])
 def test_wide_starts_collapse_at_the_same_norm_for_every_tolerance(name, K):
     if name == "far apart" and K == 64:
         pytest.skip("minutes; the honest stop is tested elsewhere")
@@ -248,7 +257,7 @@ def test_equal_and_tiny_and_zero_values():
     np.testing.assert_allclose(dead.a_hat[-1, [0, 2]], 0.5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("group", [(12,), (2, 6)])
+@pytest.mark.parametrize("group", [(12,), pytest.param((2, 6), marks=pytest.mark.slow)])
 def test_groups_by_dual_steps(group):
     model = hf.UFM(12, group=group)
     a0 = np.random.default_rng(3).uniform(0.1, 1.0, model.modes)
@@ -259,6 +268,7 @@ def test_groups_by_dual_steps(group):
     assert ours.path_length[-1] == pytest.approx(other.path_length[-1], rel=3e-6)
 
 
+@pytest.mark.slow
 def test_a_fourier_transform_stops_honestly_where_margins_are_rounding():
     model = hf.UFM(1000, group=(1000,))
     a0 = np.full(model.modes, 1e-40)
@@ -361,7 +371,14 @@ def test_a_batch_equals_its_runs_one_by_one():
     assert batch.measure("kl").shape == (40, 2) and "40 runs" in batch.summary()
 
 
-@pytest.mark.parametrize("until", [hf.Time(100.0), hf.Norm(30.0), hf.PathLength(5.0)])
+@pytest.mark.parametrize(
+    "until",
+    [
+        hf.Time(100.0),
+        pytest.param(hf.Norm(30.0), marks=pytest.mark.slow),
+        pytest.param(hf.PathLength(5.0), marks=pytest.mark.slow),
+    ],
+)
 def test_batches_to_other_targets(until):
     model = hf.UFM(6)
     a = np.random.default_rng(1).uniform(0.1, 1.0, (5, model.modes))
