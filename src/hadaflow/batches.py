@@ -33,13 +33,17 @@ def solve_batch(request: Request, start: Spectrum, alone: Alone) -> Trajectory:
     quiet = dataclasses.replace(request, progress=None)
     with Progress(request.progress, "solve") as progress:
         quick = np.flatnonzero(_fit_lanes(quiet, start))
-        lanes = None
+        lanes, stopped = None, False
         if len(quick):
             lanes = _in_lanes(quiet, start.a[quick], progress)
-            quick = quick[lanes.ok | ~lanes.ended]  # what stalls is looked at alone
-            lanes = Ends(*(x[lanes.ok | ~lanes.ended] for x in lanes))
+            stopped = not np.all(lanes.ended)
+            settled = lanes.ok | ~lanes.ended  # what stalls is looked at alone
+            quick, lanes = quick[settled], Ends(*(x[settled] for x in lanes))
         rest = np.setdiff1d(np.arange(len(start.a)), quick)
-        alone_runs = _one_by_one(quiet, start, rest, alone, progress)
+        if stopped:  # an interruption leaves the long runs unbegun, too
+            alone_runs = [_unbegun(quiet, _row(start, i)) for i in rest]
+        else:
+            alone_runs = _one_by_one(quiet, start, rest, alone, progress)
     return _together(quiet, start, quick, lanes, rest, alone_runs)
 
 

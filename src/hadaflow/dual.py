@@ -45,7 +45,7 @@ _GRADIENT_LIMIT = 200
 _GRADIENT_REDUCTION = 1e-2
 _LARGEST_MOVE = 1.5  # of log a, in one Newton step
 _LAST_STRETCH, _LAST_MARGINS = 30.0, 4.0  # of the deviation; margins that join on it
-_FINEST = 2e-3
+_FINEST = 2e-3  # smallest share of the tolerance that collapse may ask for, at hard margins
 _STAGE_SHARE = 0.3  # of the tolerance of a step, for all errors of its stages together
 
 
@@ -275,7 +275,8 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
             lag=jnp.where(best.lag > 0, best.lag, last.lag),
             reach=jnp.where(best.reach > 0, best.reach, last.reach),
         )
-        state = guess._replace(transforms=guess.transforms + 2 * op.transforms + 1)
+        # The readings before and after the step, of two products each, and that of the error.
+        state = guess._replace(transforms=guess.transforms + 4 * op.transforms + 1)
         return best, error, {"y0": y0, "y1": best}, state, diffrax.RESULTS.successful
 
     def func(self, terms, t0, y0, args):
@@ -370,18 +371,12 @@ def log_a(op: Operator, P, log_a0):
 
 def soft_weights(op: Operator, z) -> Weights:
     """The weights themselves, softmax(−Ψa), where ‖a‖ is small enough to compute them."""
-    margins, _ = _scaled_margins(op, z)
-    log_p = -margins
+    size, share = shares(op, z)
+    log_p = -op.positive(share) * jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG))
     largest = jnp.max(with_front(log_p, -jnp.inf))
     log_p = log_p - largest - jnp.log(op.total(with_front(jnp.exp(log_p - largest), 0.0)))
     log_p = with_front(log_p, 0.0)
     return Weights(with_front(jnp.exp(log_p), 0.0), log_p, jnp.asarray(op.transforms))
-
-
-def _scaled_margins(op: Operator, z):
-    """Margins, at most e^600 times those of the direction, and log‖a‖₁."""
-    size, share = shares(op, z)
-    return op.positive(share) * jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG)), size
 
 
 def fineness(basis: Basis, now: "Reading", target):

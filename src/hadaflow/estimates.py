@@ -14,7 +14,7 @@ from hadaflow.states import Parameters
 from hadaflow.steppers import DUAL
 from hadaflow.targets import Target
 
-# Measured on one core of a server of 2025; other machines differ by a factor of a few.
+# Measured on two cores of a server; other machines differ by a factor of a few.
 _CALL = 2.5e-5  # seconds of a transform of a dual step beside what grows with K
 _PER_NUMBER = 6e-10  # seconds, times K log2 K
 _EXPLICIT = 1e-9  # of an explicit stage, times K log2 K

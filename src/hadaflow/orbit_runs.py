@@ -64,35 +64,33 @@ def choose(request: Request, start: Spectrum) -> Request:
             f'Argument `method` must be "auto" or "dual" with PredictedCollapse, but is '
             f"{request.method!r}."
         )
-    if request.method == DUAL or not known:
-        return _check_accuracy(request)
+    if request.method == DUAL:
+        return _by_dual_steps(request, request.reason)
+    if not known:
+        return request
     if foretell:
-        reason = "matrix-free: to foretell collapse"
-        return _check_accuracy(dataclasses.replace(request, method=DUAL, reason=reason))
+        return _by_dual_steps(request, "matrix-free: to foretell collapse")
     if request.reason == ASKED:
         return request
-    far = float(log_norm_ahead(request, start.a))
     if isinstance(request.event, Collapse) and request.model.classes > EXPLICIT_CLASSES:
-        return dataclasses.replace(
-            request, method=DUAL, reason="matrix-free: many classes, to collapse"
-        )
+        return _by_dual_steps(request, "matrix-free: many classes, to collapse")
+    far = float(log_norm_ahead(request, start.a))
     if far <= LONG_WAY:
-        return dataclasses.replace(
-            request, reason=f"explicit: the way to ‖a‖₁ ≈ e^{far:.3g} is short"
-        )
-    reason = (
-        f"matrix-free: explicit steps grow in number like ‖a‖₁, which is to reach about e^{far:.3g}"
+        reason = f"explicit: the way to ‖a‖₁ ≈ e^{far:.3g} is short"
+        return dataclasses.replace(request, reason=reason)
+    return _by_dual_steps(
+        request,
+        f"matrix-free: explicit steps grow in number like ‖a‖₁, which is to reach about e^{far:.3g}",
     )
-    return _check_accuracy(dataclasses.replace(request, method=DUAL, reason=reason))
 
 
-def _check_accuracy(request: Request) -> Request:
-    if request.method == DUAL and request.rtol < FINEST:
+def _by_dual_steps(request: Request, reason: str) -> Request:
+    if request.rtol < FINEST:
         raise InputError(
-            f"Argument `rtol` must be at least {FINEST:g} for so long a way, which needs method "
-            f'"dual", but is {request.rtol:g}.'
+            f'Argument `rtol` must be at least {FINEST:g} for this run, which needs method "dual", '
+            f"but is {request.rtol:g}."
         )
-    return request
+    return dataclasses.replace(request, method=DUAL, reason=reason)
 
 
 def reconsider(request: Request, start: Spectrum, run: Trajectory) -> Request | None:
@@ -102,8 +100,9 @@ def reconsider(request: Request, start: Spectrum, run: Trajectory) -> Request | 
     if not supports(request.model, start) or request.rtol < FINEST:
         return None
     far = run.log_norm[-1] - math.log(request.value_scale)
-    reason = f"matrix-free: explicit steps had become too many at ‖a‖₁ = e^{far:.3g}"
-    return dataclasses.replace(request, method=DUAL, reason=reason)
+    return _by_dual_steps(
+        request, f"matrix-free: explicit steps had become too many at ‖a‖₁ = e^{far:.3g}"
+    )
 
 
 def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
@@ -287,29 +286,30 @@ def _result(
     model, log_scale = request.model, math.log(request.value_scale)
     with np.errstate(divide="ignore"):
         log_a = (np.log(start.a) + log_scale)[None]
-    log_time, log_path, log_log_time = np.zeros(0), np.zeros(0), np.zeros(0)
+    log_time = log_path = log_log_time = log_norm = np.zeros(0)
     if found is not None:
         log_a = np.concatenate([log_a, found.log_a + (log_tau + log_scale)])
-        log_time = found.log_time + log_tau
+        log_norm = found.log_norm + (log_tau + log_scale)
         log_path = found.log_path + (log_tau + log_scale)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # Where t itself overflows its logarithm, M is the smallest margin and all of log t.
-            known = np.log(np.where(log_time > 0, log_time, np.nan))
-            log_log_time = np.where(
-                np.isfinite(log_time) & (log_time < 1e250), known, found.log_margin
-            )
-    log10_time = np.concatenate([[-np.inf], log_time / LN10 - request.time_shift])
-    log10_time[np.concatenate([[False], log_log_time > 690])] = np.inf
+        log_time = found.log_time + (log_tau - request.time_shift * LN10)
+        with np.errstate(invalid="ignore"):
+            logs = np.log(np.where(log_time > 0, log_time, np.nan))
+        # Where log t overflows, it is the smallest margin.
+        log_log_time = np.where(np.isfinite(log_time), logs, found.log_margin)
+    log10_time = np.concatenate([[-np.inf], log_time / LN10])
     if request.log10_times is not None and outcome.ending == "event":
         log10_time[1:] = request.log10_times
-    where = _where(log10_time, log_a, log_log_time)
-    status, message = ending(request, _ending_of(request, outcome), where, outcome.reason)
+    log10_log10_time = np.concatenate([[np.nan], (log_log_time - math.log(LN10)) / LN10])
+    where = "the start"
+    if len(log_norm):
+        where = f"log10 t = {log10_time[-1]:.8g}"
+        if not np.isfinite(log10_time[-1]):
+            where = f"log‖a‖₁ = {log_norm[-1]:.8g}, log10 log10 t = {log10_log10_time[-1]:.8g}"
+    timed = request.event is None and outcome.ending == "event"
+    status, message = ending(request, "done" if timed else outcome.ending, where, outcome.reason)
     if "jump" in extra and status == "collapsed":
         message += f" Integrated, not foretold: {extra['jump']}."
-    shift = np.where(np.isfinite(log_time), request.time_shift * LN10, 0.0)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        small = np.log(np.maximum(log_time - shift, 0.0))
-        log_log_time = np.where(log_log_time < 690, small, log_log_time)
+    with np.errstate(over="ignore"):
         path = np.concatenate([[0.0], np.exp(log_path)])
     diagnostics = {
         "method": DUAL,
@@ -325,7 +325,7 @@ def _result(
         view="reduced",
         arrays={"log_a": log_a, "C": np.broadcast_to(np.float64(0.0), log_a.shape)},
         log10_time=log10_time,
-        log10_log10_time=np.concatenate([[np.nan], (log_log_time - math.log(LN10)) / LN10]),
+        log10_log10_time=log10_log10_time,
         path_length=path,
         log_path_length=np.concatenate([[-np.inf], log_path]),
         status=status,
@@ -335,18 +335,3 @@ def _result(
         settings=request.settings,
         diagnostics=diagnostics,
     )
-
-
-def _ending_of(request: Request, outcome: Outcome) -> str:
-    timed = request.event is None
-    return "done" if timed and outcome.ending == "event" else outcome.ending
-
-
-def _where(log10_time: np.ndarray, log_a: np.ndarray, log_log_time: np.ndarray) -> str:
-    """Where a run ended, in words: by its time, or by its norm where that has no number."""
-    if len(log10_time) == 1:
-        return "the start"
-    if np.isfinite(log10_time[-1]):
-        return f"log10 t = {log10_time[-1]:.8g}"
-    norm = float(np.logaddexp.reduce(log_a[-1]))
-    return f"log‖a‖₁ = {norm:.8g}, log10 log10 t = {(log_log_time[-1] - math.log(LN10)) / LN10:.8g}"

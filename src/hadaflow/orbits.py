@@ -21,7 +21,6 @@ from hadaflow.dual import (
     Reading,
     fineness,
     read,
-    soft_weights,
 )
 from hadaflow.integrate import Outcome, Status, chunk_to_event, probe
 from hadaflow.steppers import DUAL
@@ -63,7 +62,7 @@ class DualFlow:
 
     def velocity(self, u, y: OrbitState, args: OrbitArguments):
         """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
-        return soft_weights(self.operator, args.log_a0 + self.operator.positive(y.P)).p
+        return self.solver(DUAL).func(None, u, y, args)
 
     def error_scale(self, y: OrbitState, args: OrbitArguments) -> OrbitState:
         """What the error of log a, and of the two clocks, is measured against.

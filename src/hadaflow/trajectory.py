@@ -251,6 +251,11 @@ class Trajectory:
 
         Returns the matplotlib figure.
         """
+        if self._own_clocks:
+            raise InputError(
+                "A batch whose runs have each their own times has no common picture: solve one of "
+                "its starts alone and plot that."
+            )
         data = self.to_xarray().assign(
             {name: (self._dims("time"), self._spectral(name)) for name in ("kl", "l2")}
         )
@@ -263,6 +268,11 @@ class Trajectory:
             suffix = check_picture(target)
             write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
         return figure
+
+    @property
+    def _own_clocks(self) -> bool:
+        """Is it a batch whose runs have each their own times?"""
+        return self.log10_time.ndim > 1
 
     def _spectral(self, name: str) -> np.ndarray:
         """A distance of the singular values from uniform, also where it is none of the matrices'."""
@@ -303,7 +313,7 @@ class Trajectory:
         if self.path_length is not None:
             variables["path_length"] = (self._dims("time"), self.path_length)
         coords: dict[str, Any] = {
-            "log10_time": ("time", self.log10_time),
+            "log10_time": (self._dims("time") if self._own_clocks else "time", self.log10_time),
             "mode": np.arange(first, first + self.log_a.shape[-1], dtype=np.int32),
         }
         if self.iterations is not None:
