@@ -42,8 +42,9 @@ LATE = 1e17  # from here on log t is M, or the smallest margin, to every digit
 _NO_WEIGHT = 1e-280
 _NEWTON_LIMIT = 60
 _GRADIENT_LIMIT = 200
-_GRADIENT_REDUCTION = 1e-2
+_GRADIENT_REDUCTION = 0.1
 _LARGEST_MOVE = 1.5  # of log a, in one Newton step
+_LEAST_GAIN = 30.0  # of log a over the norm of the forces that move it; random ones give about 5
 _LAST_STRETCH, _LAST_MARGINS = 30.0, 4.0  # of the deviation; margins that join on it
 _FINEST = 2e-3  # smallest share of the tolerance that collapse may ask for, at hard margins
 _STAGE_SHARE = 0.3  # of the tolerance of a step, for all errors of its stages together
@@ -84,7 +85,7 @@ class Stage(NamedTuple):
     q: Any  # increment of P
     log_q: Any
     growth: Any  # Ψq, the increment of log a
-    soft_minimum: Any  # M, as the last iteration but one saw it
+    soft_minimum: Any  # M
     solved: Any
     transforms: Any
 
@@ -100,18 +101,25 @@ class Operator(NamedTuple):
         """Transforms that one product with entries that are not negative costs."""
         return 2 if self.wide and isinstance(self.basis, Sylvester) else 1
 
-    # The barriers keep XLA from computing an expensive argument anew for every pass that reads it.
     def psi(self, v):
-        return lax.optimization_barrier(self.basis.padded_psi(lax.optimization_barrier(v)))
+        return _once(self.basis.padded_psi(lax.optimization_barrier(v)))
 
     def positive(self, v):
         v = lax.optimization_barrier(v)
-        product = self.basis.positive_psi if self.wide else self.basis.padded_psi
-        return lax.optimization_barrier(product(v))
+        return _once((self.basis.positive_psi if self.wide else self.basis.padded_psi)(v))
 
     def total(self, v):
         weights = self.basis.weights
         return jnp.sum(v if weights is None else v * weights)
+
+
+def _once(v):
+    """A barrier that keeps a processor from computing `v` anew in every pass that reads it.
+
+    So do those before the products, everywhere. On accelerators, whose products are stored anyway, it
+    would only cost another pass.
+    """
+    return lax.optimization_barrier(v) if jax.default_backend() == "cpu" else v
 
 
 def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
@@ -126,25 +134,32 @@ def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
     floor = 4 * jnp.finfo(z.dtype).eps * (1 + h) * bits
     tolerance = jnp.maximum(tolerance, floor)
 
-    def newton(state):
-        count, q, log_q, growth, _, _, transforms = state
+    def look(q, log_q, growth) -> _Look:
         rescale = h / total(q)  # keeps the sum of the weights exactly
         q, growth, log_q = q * rescale, growth * rescale, log_q + jnp.log(rescale)
         now = with_front(z + growth, -jnp.inf)
         size = jnp.max(now)
         a = jnp.exp(now - size)
         margins = with_front(op.positive(a), jnp.inf)
+        smallest = jnp.min(margins)
         # Where even the smallest margin is below the temperature, that is the unit.
-        unit = jnp.maximum(jnp.min(margins), jnp.exp(-jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG)))
+        unit = jnp.maximum(smallest, jnp.exp(-jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG)))
         log_unit = size + jnp.log(unit)
         epsilon = jnp.exp(-jnp.minimum(log_unit, _LARGEST_LOG))
         epsilon = jnp.maximum(epsilon, _COLDEST)
-        a, margins = a / unit, margins / unit
-        force = with_front(-(margins + epsilon * log_q), 0.0)
-        # Weights below the normal numbers are none: their reciprocals would overflow.
-        active = q > _NO_WEIGHT
-        slope = jnp.where(active, q / (q + epsilon), 0.0)  # dq/dx
-        share = total(slope)
+        # Counted from the smallest: a mean of order one would round all of a million forces alike.
+        force = with_front(-((margins - smallest) / unit + epsilon * log_q), 0.0)
+        slope = _slope(q, epsilon)
+        mean = total(slope * force) / total(slope)
+        rest = total(slope * (force - mean) ** 2)
+        least = (smallest / unit - mean) * jnp.exp(jnp.minimum(log_unit, _LARGEST_LOG))
+        return _Look(q, log_q, growth, a / unit, force, epsilon, mean, rest, least - log_h)
+
+    def newton(state):
+        count, seen, _, transforms = state
+        q, log_q, growth, a, force, epsilon, mean, rest, _ = seen
+        slope = _slope(q, epsilon)
+        active, share = slope > 0, total(slope)
         log_rate = jnp.where(active, epsilon / jnp.where(active, q, 1.0), 0.0)
 
         def conjugate(c):
@@ -158,15 +173,14 @@ def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
             rest = total(slope * (r - mean) ** 2)
             return k + 1, dq, bent, r, slope * (r - mean) + rest / rz * v, rest, mean
 
-        mean = total(slope * force) / share
-        v = slope * (force - mean)
-        rz = total(v * (force - mean))
-        enough = jnp.maximum(_GRADIENT_REDUCTION**2 * rz, (0.1 * tolerance) ** 2)
+        # Never none at all while there is something to do: that alone need not converge.
+        least = (0.1 * tolerance / _LEAST_GAIN) ** 2
+        enough = jnp.maximum(_GRADIENT_REDUCTION**2 * rest, least)
         zero = jnp.zeros_like(q)
         k, dq, bent, _, _, _, mean = lax.while_loop(
             lambda c: (c[0] < _GRADIENT_LIMIT) & (c[5] > enough),
             conjugate,
-            (jnp.asarray(0), zero, zero, force, v, rz, mean),
+            (jnp.asarray(0), zero, zero, force, slope * (force - mean), rest, mean),
         )
         x, dx = q + epsilon * log_q, force - mean - bent + dq
 
@@ -188,18 +202,41 @@ def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
             shorter,
             (jnp.asarray(1), *trial(jnp.ones_like(h))),
         )
-        moved = jnp.maximum(moved, jnp.abs(total(new) - h))
-        moved = jnp.where(t < 1, jnp.maximum(moved, 1.0), moved)
-        soft_minimum = -mean * jnp.exp(jnp.minimum(log_unit, _LARGEST_LOG)) - log_h
+        seen = look(new, log_new, grown)
+        moved = jnp.where(t < 1, jnp.inf, jnp.maximum(moved, jnp.abs(total(new) - h)))
+        # What another iteration would move log a by, from what this one did to so much force.
+        gain = jnp.maximum(_LEAST_GAIN, 3 * moved / jnp.maximum(jnp.sqrt(rest), 1e-150))
+        left = jnp.minimum(moved, gain * jnp.sqrt(seen.rest))
         spent = (1 + tries) * op.transforms + 2 * k
-        return count + 1, new, log_new, grown, moved, soft_minimum, transforms + spent
+        return count + 1, seen, left, transforms + spent
 
     q, log_q = with_front(h * guess.p, 0.0), with_front(guess.log_p + log_h, 0.0)
-    begin = (jnp.asarray(0), q, log_q, op.positive(q), jnp.asarray(jnp.inf), jnp.asarray(0.0))
-    _, q, log_q, growth, moved, soft_minimum, transforms = lax.while_loop(
-        lambda s: (s[0] < _NEWTON_LIMIT) & ~(s[4] < tolerance), newton, (*begin, jnp.asarray(1))
+    begin = look(q, log_q, op.positive(q))
+    _, seen, left, transforms = lax.while_loop(
+        lambda s: (s[0] < _NEWTON_LIMIT) & ~(s[2] < tolerance),
+        newton,
+        (jnp.asarray(0), begin, jnp.asarray(jnp.inf), jnp.asarray(2 * op.transforms)),
     )
-    return Stage(q, log_q, growth, soft_minimum, moved < tolerance, transforms)
+    return Stage(seen.q, seen.log_q, seen.growth, seen.soft_minimum, left < tolerance, transforms)
+
+
+class _Look(NamedTuple):
+    """An iterate of a stage, and what Newton's equation there is made of."""
+
+    q: Any
+    log_q: Any
+    growth: Any
+    a: Any  # in units of the smallest margin, as the temperature `epsilon` and the forces are
+    force: Any
+    epsilon: Any
+    mean: Any  # force of all, at the solution
+    rest: Any  # square of the forces left over
+    soft_minimum: Any
+
+
+def _slope(q, epsilon):
+    """dq/dx. Weights below the normal numbers are none: their reciprocals would overflow."""
+    return jnp.where(q > _NO_WEIGHT, q / (q + epsilon), 0.0)
 
 
 class OrbitState(NamedTuple):

@@ -37,7 +37,6 @@ _LOOSEST = 5e-5  # larger local errors would not keep their promise
 _MANY_CLASSES = 256
 _JUMP_PARTS = 4  # points of a jump at which its condition is checked
 _JUMP_TOLERANCE = 1e-5
-_ANCHOR_SLACK = 1.0  # of log‖a‖₁: where exactly the anchor lies does not matter
 # Below this share of ‖a‖₁ a margin is rounding, where sums cancel.
 _LOST_MARGIN = 1e-12
 
@@ -206,7 +205,7 @@ def _foretell(
     )
     y = march.y0
     if float(_read_one(flow, y, args).log_norm) < float(args.target):
-        near = dataclasses.replace(march, enough=_ANCHOR_SLACK)
+        near = dataclasses.replace(march, slack=math.inf)  # wherever the step ends will do
         outcome = near.through([float(args.target)], max(request.points - _JUMP_PARTS - 2, 0))
         march.transforms = near.transforms
         if outcome.ending != "event":
@@ -284,11 +283,12 @@ def _result(
     log_tau: float, extra: dict[str, Any],
 ) -> Trajectory:  # fmt: skip
     model, log_scale = request.model, math.log(request.value_scale)
+    log_a = np.empty((1 + len(outcome.us), len(start.a)))
     with np.errstate(divide="ignore"):
-        log_a = (np.log(start.a) + log_scale)[None]
+        np.add(np.log(start.a, out=log_a[0]), log_scale, out=log_a[0])
     log_time = log_path = log_log_time = log_norm = np.zeros(0)
     if found is not None:
-        log_a = np.concatenate([log_a, found.log_a + (log_tau + log_scale)])
+        np.add(found.log_a, log_tau + log_scale, out=log_a[1:])
         log_norm = found.log_norm + (log_tau + log_scale)
         log_path = found.log_path + (log_tau + log_scale)
         log_time = found.log_time + (log_tau - request.time_shift * LN10)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from jax import lax
 
 from hadaflow.dual import (
@@ -91,8 +92,8 @@ class DualFlow:
     def watch(self, y: OrbitState, args: OrbitArguments):
         """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
         now, value = read(self.operator, y, args.log_a0), args.target
-        if self.target is Collapse:
-            left = jnp.log(now.deviation / value)
+        if self.target is Collapse:  # at hard margins the deviation falls along straight lines
+            left = now.deviation / value - 1
         elif self.target is Norm:  # by its logarithm, as the others
             left = value - now.log_norm
         elif self.target is PathLength:
@@ -117,26 +118,24 @@ def make_flow(
     with np.errstate(divide="ignore"):
         log_a0 = np.concatenate([[0.0], np.log(a)])
     args = OrbitArguments(log_a0, np.float64(tolerance), np.float64(value))
-    return flow, _skip_tiny(flow, args), args
+    return flow, _skip_tiny(basis, a), args
 
 
-def _skip_tiny(flow: DualFlow, args: OrbitArguments) -> OrbitState:
+def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState:
     """The first state: that of a start so small that all weights are equal, at the end of that phase.
 
     There M = −log(K − 1), every mode grows like e^{gσ} with g = K/(K−1), t = gσ, and the path length is
     the growth of the Euclidean norm.
     """
-    count = flow.basis.classes - 1
-    log_a0 = np.where(np.arange(len(args.log_a0)) == 0, -np.inf, args.log_a0)
-    weights = 1.0 if flow.basis.weights is None else flow.basis.weights
-    largest = log_a0.max()
-    a = np.exp(log_a0 - largest)
-    size, share = largest + np.log(np.sum(a * weights)), a / np.sum(a * weights)
+    P, count = np.zeros(len(a) + 1), basis.classes - 1
+    weights = 1.0 if basis.weights is None else basis.weights[1:]
+    norm = np.sum(a * weights)
+    if norm == 0 or norm >= _TINY_NORM:
+        return OrbitState(P, np.float64(0.0), np.float64(0.0))
     growth = (count + 1) / count
-    skipped = max(0.0, (math.log(_TINY_NORM) - float(size)) / growth)
-    euclid = math.sqrt(np.sum(share**2 * weights))
-    P = np.full(len(args.log_a0), skipped / count)
-    P[0] = 0.0
+    skipped = (math.log(_TINY_NORM) - math.log(norm)) / growth
+    euclid = math.sqrt(np.sum((a / norm) ** 2 * weights))
+    P[1:] = skipped / count
     reach = -euclid * math.expm1(-growth * skipped)
     return OrbitState(P, np.float64(growth * skipped * count), np.float64(reach))
 
@@ -176,7 +175,6 @@ class OrbitMarch:
     args: OrbitArguments
     slack: float  # σ is located to this
     give_up: Callable[[Reading, int], str]
-    enough: float = 0.0  # or what is watched to this
     transforms: int = 0
 
     @functools.cached_property
@@ -219,34 +217,28 @@ class OrbitMarch:
     def _locate(self, march, args: OrbitArguments):
         """The place of the event, or None and a march that is to come nearer to it first.
 
-        Regula falsi with the Illinois rule, by stepping again from the state before the event. The whole
-        of the last step was accurate; a part of it, which ends before collapse, need not be.
+        By stepping again from the state before the event. The whole of the last step was accurate; a part
+        of it, which ends before collapse, need not be.
         """
-        start = low = float(march.u)
-        high = float(march.next_u)
-        f_low, side = float(_watch(self.flow, march.y, args)), 0
-        y, f_high, error = self._probe(march, args, high)
-        count = 0
-        while high - low > self.slack and f_high < -self.enough and count < 100:
-            guess = (low * f_high - high * f_low) / (f_high - f_low)
-            inside = low < guess < high and count % 3 != 2
-            middle = guess if inside else low + (high - low) / 2
-            there, f, error_there = self._probe(march, args, middle)
-            count += 1
-            if f <= 0:
-                f_low = f_low / 2 if side == 1 else f_low
-                high, f_high, y, error, side = middle, f, there, error_there, 1
-            else:
-                f_high = f_high / 2 if side == -1 else f_high
-                low, f_low, side = middle, f, -1
+        start, high = float(march.u), float(march.next_u)
+        probes: dict[float, Any] = {start: (march.y, float(_watch(self.flow, march.y, args)), 0.0)}
+
+        def left(u: float) -> float:
+            if u not in probes:
+                y, watched, error = probe(
+                    self.flow, DUAL, march, args, args.tolerance, np.float64(u)
+                )
+                probes[u] = y, float(watched), float(error)
+            return probes[u][1]
+
+        if left(high) < 0 and high - start > self.slack:
+            scipy.optimize.brentq(left, start, high, xtol=self.slack, maxiter=100, disp=False)
+            high = min(u for u in probes if left(u) <= 0)
+        y, _, error = probes[high]
         ahead = high - start
         if error <= _LAST_ERROR or ahead < 1e-9 * max(1.0, start):
             return march, (high, y)
         return march._replace(next_u=np.float64(start + ahead / 2)), None
-
-    def _probe(self, march, args: OrbitArguments, u: float) -> tuple[Any, float, float]:
-        y, left, error = probe(self.flow, DUAL, march, args, args.tolerance, np.float64(u))
-        return y, float(left), float(error)
 
     def _judge(self, march, status: Status) -> tuple[str, str]:
         if status.reached:

@@ -159,7 +159,9 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
     model, until = request.model, request.until
     a = start.a[-model.modes_of_view.modes :]
     # A zero stays zero for ever when two layers of it are zero; at depth 1, or unbalanced, it moves.
-    dead = np.sum(layer_values(model.depth, start.a, start.C) == 0, axis=0) > 1
+    dead = start.a == 0
+    if dead.any():
+        dead = np.sum(layer_values(model.depth, start.a, start.C) == 0, axis=0) > 1
     if isinstance(until, Collapse | PredictedCollapse):
         dead_modes = np.flatnonzero(dead[-model.modes_of_view.modes :]) + 1
         if len(dead_modes):
