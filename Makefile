@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+BENCH_READY := $(VENV)/.bench-ready
 
 .PHONY: reproduce test slow check format verify docs bench clean
 
@@ -33,8 +34,9 @@ verify: $(READY)
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-bench: $(READY)
-	$(BIN)/python benchmarks/run.py
+bench: $(BENCH_READY)
+	mkdir -p out
+	$(BIN)/python benchmarks/run.py --json out/benchmarks.json --picture out/cost.png
 
 # Reinstalled when the dependencies change; the sources themselves are installed editable.
 $(READY): pyproject.toml
@@ -46,6 +48,12 @@ $(READY): pyproject.toml
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $(DOCS_READY)
+
+# pyfwht compiles itself; where it cannot, the table says that it is not installed.
+$(BENCH_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	-$(BIN)/python -m pip install --quiet pyfwht
+	touch $(BENCH_READY)
 
 clean:
 	rm -rf $(VENV) out site

@@ -23,7 +23,6 @@ from hadaflow.plotting import COLORS, canvas, house_style
 
 TOLERANCE, RTOL = 1e-3, 1e-4
 LARGEST_INTEGRATED = 2**16
-FEW_SEEDS = 5  # beyond 2^18, where a prediction takes half a minute
 HARD = 256  # classes from which on collapse happens at hard margins
 
 
@@ -73,10 +72,9 @@ def main(path: str = "collapse_time.png", largest: int = 2**12, seeds: int = 20)
     rows = {r["classes"]: r for r in json.loads(data.read_text())} if data.exists() else {}
     for m in range(2, int(math.log2(largest)) + 1):
         K = 2**m
-        count = seeds if K <= 2**18 else min(seeds, FEW_SEEDS)
-        if K in rows and len(rows[K]["sd"]) >= count:
+        if K in rows and len(rows[K]["sd"]) >= seeds:
             continue
-        rows[K] = study(K, count)
+        rows[K] = study(K, seeds)
         data.write_text(json.dumps([rows[k] for k in sorted(rows)], indent=1))
     law = test_law([rows[k] for k in sorted(rows)])
     draw(path, [rows[k] for k in sorted(rows)], law)

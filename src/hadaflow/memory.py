@@ -6,6 +6,7 @@ from hadaflow.errors import InputError
 
 _BYTES = 8  # of a double
 _SHARE = 0.9  # of the free memory that may be asked for
+_ALWAYS_THERE = 2**26  # bytes that are not worth a look at what is free
 
 
 def available_memory() -> float:
@@ -25,7 +26,10 @@ def available_memory() -> float:
 
 def require_memory(numbers: float, what: str, instead: str) -> float:
     """Bytes of so many doubles; refused if they do not fit. `instead` says what would."""
-    needed, free = numbers * _BYTES, available_memory()
+    needed = numbers * _BYTES
+    if needed < _ALWAYS_THERE:
+        return needed
+    free = available_memory()
     if needed > _SHARE * free:
         raise InputError(
             f"{what} would take about {in_words(needed)} of memory, but {in_words(free)} are "
