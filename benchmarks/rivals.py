@@ -169,30 +169,33 @@ def by_diffrax(name: str, K: int, rtol: float) -> None:
     saved = diffrax.SaveAt(t1=True, solver_state=True, controller_state=True)
 
     @jax.jit
-    def some_steps(L, z, step, solver_state, controller_state, end):
-        return diffrax.diffeqsolve(
-            diffrax.ODETerm(field), getattr(diffrax, name)(), L, end, step, z, saveat=saved,
+    def some_steps(L, z, states, end):
+        found = diffrax.diffeqsolve(
+            diffrax.ODETerm(field), getattr(diffrax, name)(), L, end, 1e-3, z, saveat=saved,
             stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol), max_steps=1024,
             event=diffrax.Event(left, optimistix.Newton(1e-6, 1e-6)), throw=False,
-            solver_state=solver_state, controller_state=controller_state,
+            solver_state=states[0], controller_state=states[1],
         )  # fmt: skip
+        arrived = found.result == diffrax.RESULTS.event_occurred
+        going = found.result == diffrax.RESULTS.max_steps_reached
+        return (
+            found.ts[-1],
+            found.ys[-1],
+            (found.solver_state, found.controller_state),
+            arrived,
+            going,
+        )
 
-    a0, road = u_start(K), Road()
-    L, z = jnp.log(jnp.sum(jnp.asarray(a0))), jnp.log(jnp.asarray(a0))
-    soon = np.float64(L + 1e-2)
-    first = some_steps(L, z, 1e-3, None, None, soon)
-    states = first.solver_state, first.controller_state
-    assert some_steps(L, z, 1e-3, *states, soon).result != diffrax.RESULTS.event_occurred
-    road.began, states = time.perf_counter(), (None, None)
+    a0, road, none = u_start(K), Road(), (None, None)
+    L0, z0 = np.log(a0.sum()), np.log(a0)
+    L, z, states, *_ = some_steps(L0, z0, none, L0 + 1e-2)  # compiles, for a start …
+    jax.block_until_ready(some_steps(L, z, states, L0 + 2e-2))  # … and for what follows
+    road.began, L, z, states = time.perf_counter(), L0, z0, none
     while True:
-        found = some_steps(L, z, 1e-3, *states, np.float64(FAR))
-        L, z = found.ts[-1], found.ys[-1]
-        states = found.solver_state, found.controller_state
+        L, z, states, arrived, going = some_steps(L, z, states, np.float64(FAR))
         road.at(float(L))
-        if found.result == diffrax.RESULTS.event_occurred:
-            return road.end(float(L), True)
-        if found.result != diffrax.RESULTS.max_steps_reached:
-            return road.end(float(L), False, str(found.result))
+        if bool(arrived) or not bool(going):
+            return road.end(float(L), bool(arrived), "" if bool(arrived) else "the solver gave up")
 
 
 def product_matrix(K: int) -> np.ndarray:

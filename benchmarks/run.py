@@ -38,8 +38,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import hadaflow as hf
 from hadaflow import transforms
 from hadaflow.flows import ReducedFlow
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.plotting import canvas, house_style
 
+TABLEAU = [f"tab:{c}" for c in "blue orange green red purple brown pink olive".split()]
 FIGURE_1 = [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
 RTOL = 1e-4  # of the orbits to collapse, ours and theirs
 Row = dict[str, Any]
@@ -406,18 +407,18 @@ def draw(rows: list[Row], path: str) -> None:
     """Cost against K of the orbits to collapse; failures stand at the upper edge."""
     orbits = [r for r in rows if "classes" in r]
     with house_style():
-        figure, axis = canvas(1, 1, (8.5, 5))
+        figure, axis = canvas(1, 1, (9, 5))
         for i, name in enumerate(["hadaflow", *RIVALS]):
             mine = [r for r in orbits if r["rival"] == name]
             done = [(r["classes"], r["theirs"]) for r in mine if r["theirs"] is not None]
             failed = [r["classes"] for r in mine if r["theirs"] is None]
-            color = COLORS[i % len(COLORS)] if i else "black"
-            axis.plot(*zip(*done, strict=True) if done else ([], []), "o-", color=color, ms=4,
-                      lw=2.5 if i == 0 else 1, label=name)  # fmt: skip
-            axis.plot([K * 1.07 ** (i - 4) for K in failed], [200] * len(failed), "x", color=color)
+            style = {"color": TABLEAU[i - 1] if i else "black", "marker": "osv^D<>Pp"[i], "ms": 5}
+            axis.plot(*(zip(*done, strict=True) if done else ([], [])), lw=1 if i else 2.5,
+                      label=name, **style)  # fmt: skip
+            axis.plot([K * 1.09 ** (i - 4) for K in failed], [200] * len(failed), ls="", **style)
         axis.axhline(200, color="0.8", lw=0.8, zorder=0)
-        axis.text(8, 215, "not reached", color="0.4", fontsize=8)
-        axis.set(yscale="log", xlabel="classes K", ylabel="seconds", ylim=(5e-4, 500),
+        axis.text(2**3, 280, "collapse not reached", color="0.4", fontsize=8)
+        axis.set(yscale="log", xlabel="classes K", ylabel="seconds", ylim=(5e-4, 600),
                  title="a U start to collapse, max|(K−1)â − 1| = 1e-3, rtol 1e-4")  # fmt: skip
         axis.set_xscale("log", base=2)
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

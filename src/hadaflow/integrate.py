@@ -371,12 +371,18 @@ def chunk_to_event(flow, method, march, y0, args, tolerance):
 
 @_compiled
 def probe(flow, method, march, args, tolerance, u):
-    """A step from the march to `u`: (state, what is watched there, its error over the tolerance)."""
+    """A step from the march to `u`: (state, what is watched there, its error over the tolerance).
+
+    And the state of the solver behind it.
+    """
     term, solver, _ = _parts(flow, method, tolerance)
-    y, error, *_ = solver.step(term, march.u, u, march.y, args, march.solver_state, made_jump=False)
+    y, error, _, solver_state, _ = solver.step(
+        term, march.u, u, march.y, args, march.solver_state, made_jump=False
+    )
     scaled = jax.tree.map(lambda e, s: e / s, error, flow.error_scale(y, args))
     largest = _largest(scaled) / tolerance
-    return y, flow.watch(y, args), jnp.where(jnp.isfinite(largest), largest, jnp.inf)
+    error = jnp.where(jnp.isfinite(largest), largest, jnp.inf)
+    return y, flow.watch(y, args), error, solver_state
 
 
 @_compiled

@@ -208,7 +208,7 @@ class OrbitMarch:
         except KeyboardInterrupt:
             ending = "interrupted"
         if march is not None:
-            self.transforms = int(march.solver_state.transforms)
+            self.transforms += int(march.solver_state.transforms)
             if ending != "event":
                 kept.mark(status.u, jax.tree.map(np.asarray, march.y))
         us, ys = kept.states(self.y0)
@@ -225,9 +225,10 @@ class OrbitMarch:
 
         def left(u: float) -> float:
             if u not in probes:
-                y, watched, error = probe(
+                y, watched, error, after = probe(
                     self.flow, DUAL, march, args, args.tolerance, np.float64(u)
                 )
+                self.transforms += int(after.transforms) - int(march.solver_state.transforms)
                 probes[u] = y, float(watched), float(error)
             return probes[u][1]
 

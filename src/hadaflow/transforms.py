@@ -42,7 +42,9 @@ def walsh_hadamard(x: Any) -> Any:
         return transform(x)
     dtype = np.float32 if getattr(x, "dtype", None) == np.float32 else np.float64
     with double_precision():
-        return to_numpy(_compiled(jnp.asarray(x, dtype=dtype)))
+        # A NumPy array goes to compiled code as it is: `jnp.asarray` takes longer than a small transform.
+        values = x if isinstance(x, jax.Array) else np.asarray(x, dtype=dtype)
+        return to_numpy(_compiled(values if values.dtype == dtype else values.astype(dtype)))
 
 
 def transform(x: jax.Array) -> jax.Array:
