@@ -1,8 +1,10 @@
 """Speed as ratios to named rivals, all measured in this run: `make bench`.
 
-    python benchmarks/run.py [--json FILE] [--picture FILE] [--only WORD ...] [--limit SECONDS]
+    python benchmarks/run.py [--json FILE] [--picture FILE] [--page FILE] [--only WORD ...]
+                             [--limit SECONDS] [--again FILE]
 
-Prints a table; `--json` and `--picture` (cost against K) also write. Times are the best of several
+Prints a table; `--json`, `--picture` (cost against K) and `--page` (the table between its two marks on a
+page of the docs) also write; `--again` shows what an earlier run wrote. Times are the best of several
 repetitions, after compilation; every ratio divides a rival's time by ours. A rival of the orbits that
 has not arrived after `--limit` seconds is stopped and shown with how far it got; one that is not
 installed is named.
@@ -393,14 +395,32 @@ def shown(seconds: float | None) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+COLUMNS = ("what", "hadaflow", "rival", "its time", "ratio", "target", "")
+MARKS = ("<!-- table -->", "<!-- end of table -->")
+
+
+def cells(r: Row) -> list[str]:
+    target = "" if r["target"] is None else f"≥ {r['target']:.3g}"
+    ratio = "—" if r["ratio"] is None else f"{r['ratio']:.3g}×"
+    return [r["what"], shown(r["ours"]), r["rival"], shown(r["theirs"]), ratio, target, r["note"]]
+
+
 def print_table(rows: list[Row], console: Console) -> None:
-    table = Table("what", "hadaflow", "rival", "its time", "ratio", "target", "")
+    table = Table(*COLUMNS)
     for r in rows:
-        target = "" if r["target"] is None else f"≥ {r['target']:.3g}"
-        ratio = "—" if r["ratio"] is None else f"{r['ratio']:.3g}×"
-        table.add_row(r["what"], shown(r["ours"]), r["rival"], shown(r["theirs"]), ratio, target,
-                      r["note"])  # fmt: skip
+        table.add_row(*cells(r))
     console.print(table)
+
+
+def write_page(rows: list[Row], where: str, path: Path) -> None:
+    """The table as Markdown, between the marks of a page."""
+    head = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
+    lines = [f"| {line} |" for line in (*head, *(" | ".join(cells(r)) for r in rows))]
+    text = path.read_text()
+    before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
+    path.write_text(
+        "\n".join([before + MARKS[0], "", where + ".", "", *lines, "", MARKS[1] + after])
+    )
 
 
 def draw(rows: list[Row], path: str) -> None:
@@ -429,6 +449,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="also write the table to FILE")
     parser.add_argument("--picture", metavar="FILE", help="draw cost against K")
+    parser.add_argument("--page", metavar="FILE", help="put the table between the marks of a page")
+    parser.add_argument("--again", metavar="FILE", help="measure nothing: show this JSON")
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="parts to run")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds for a rival's orbit")
     asked = parser.parse_args()
@@ -448,6 +470,9 @@ def main() -> None:
         "scipy": scipy.__version__,
     }  # fmt: skip
     rows: list[Row] = []
+    if asked.again:
+        said = json.loads(Path(asked.again).read_text())
+        machine, rows, parts = said["machine"], said["rows"], {}
     for name, part in parts.items():
         if asked.only and name not in asked.only:
             continue
@@ -456,10 +481,13 @@ def main() -> None:
             progress.print(f"{name}: {found['what']} against {found['rival']}", highlight=False)
         if asked.json:  # what is finished stays
             Path(asked.json).write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
-    console.print(", ".join(f"{k} {v}" for k, v in machine.items()), highlight=False)
+    where = ", ".join(f"{k} {v}" for k, v in machine.items())
+    console.print(where, highlight=False)
     print_table(rows, console)
     if asked.picture:
         draw(rows, asked.picture)
+    if asked.page:
+        write_page(rows, where, Path(asked.page))
 
 
 if __name__ == "__main__":

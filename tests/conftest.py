@@ -35,6 +35,14 @@ def _compiled_code_of_one_module():
 # Cases of `make slow`, so that `make test` stays within its quarter of an hour: each repeats, at another
 # setting, what a sibling or the test of the whole family checks there.
 _LATER = (
+    "test_claim_has_its_expected_status[collapse-basin",
+    "test_a_mutant_changes_the_status[collapse-basin-0",
+    "test_modes_of_negative_fixed_points_pass_through_zero[options0",
+    "test_times_after_the_flow_has_settled_see_the_settled_state[options1",
+    "test_labels.py::test_full_view_and_metrics_agree_with_the_reduced_one[2.0",
+    "test_labels.py::test_a_run_with_labels_is_saved",
+    "test_imbalance.py::test_far_out_the_two_views_agree",
+    "test_depth.py::test_equal_differences_keep_kl_falling_and_unequal_ones_do_not",
     "test_penalties_on_every_layer_settle_at_the_root[3",
     "test_penalties_on_every_layer_settle_at_the_root[4",
     "test_descent_settles_below_the_limit_of_the_penalty_and_not_above[options1",

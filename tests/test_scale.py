@@ -167,7 +167,7 @@ def test_collapse_of_sixty_four_classes_against_lsoda():
 @pytest.mark.slow
 @pytest.mark.parametrize("K", [256, 1024])
 def test_many_classes_against_bdf_up_to_a_norm_of_a_million(K):
-    a0, ends = u_start(K), np.log([30.0, 1e3, 3e4] if K == 256 else [30.0, 1e3, 1e6])
+    a0, ends = u_start(K), np.log([30.0, 1e3, 1e6])
     expected = independent_orbit(a0, ends, references.dense_psi(K), 1e-8)
     for end, log_a in zip(ends, expected, strict=True):
         run = solve(hf.UFM(K), a0, hf.Norm(np.exp(end)), rtol=1e-5, points=2, method="dual")
@@ -296,6 +296,8 @@ def test_beyond_the_largest_double():
     assert said["log10_time"][-1] is None and said["path_length"][-1] is None
     for name in ("log10_log10_time", "log_norm", "log_path_length"):
         assert said[name][-1] == getattr(run, name)[-1]
+    with pytest.raises(hf.InputError, match="beyond the largest double"):
+        run.state(-1)
 
 
 # --- choosing, foretelling -----------------------------------------------------------------------
@@ -364,3 +366,53 @@ def test_a_weight_that_returns_to_zero_ends_the_foretelling():
     known = solve(hf.UFM(16), a0, hf.Collapse(1e-3), rtol=1e-6, points=2)
     assert fallen_back.log_norm[-1] == pytest.approx(known.log_norm[-1], abs=1e-4)
     assert fallen_back.diagnostics["predicted_log_norm"] < known.log_norm[-1] - 1e-3
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0])
+def test_small_times_and_paths_by_dual_steps(size):
+    """Targets before the end of the phase that is skipped, and far below a step."""
+    start, asked = size * np.array(FIGURE_1), [-40.0, -30.0, -12.0, 0.0]
+    ours = solve(hf.UFM(8), start, log10_times=asked, method="dual", rtol=1e-6)
+    other = solve(hf.UFM(8), start, log10_times=asked, method="tsit5")
+    np.testing.assert_allclose(ours.log_a, other.log_a, atol=1e-6)
+    np.testing.assert_allclose(ours.path_length[1:], other.path_length[1:], rtol=1e-6)
+    assert solve(hf.UFM(8), start, times=[0.0], method="dual", rtol=1e-6).status == "reached"
+
+
+def test_huge_starts():
+    """At hard margins only the direction counts: the way to collapse is the same from every norm."""
+    ways = []
+    for size in (1e17, 1e20, 1e100, 1e300):
+        run = solve(hf.UFM(8), size * np.arange(1, 8), hf.Collapse(1e-3), rtol=1e-4, points=2)
+        assert run.status == "collapsed"
+        ways.append(run.log_norm[-1] - run.log_norm[0])
+    np.testing.assert_allclose(ways, ways[0], atol=2e-5)
+    # Nothing has moved yet at a time that is late elsewhere.
+    early = solve(hf.UFM(8), 1e6 * np.arange(1, 8), hf.Time(log10=1e5), rtol=1e-6)
+    np.testing.assert_allclose(early.log_a[-1], early.log_a[0], atol=1e-6)
+
+
+def test_a_prediction_in_raw_units_and_as_a_function():
+    model, a0 = hf.UFM(256, samples=5), u_start(256)
+    raw = model.singular_value_scale
+    run = solve(model, raw * a0, hf.PredictedCollapse(1e-3), rtol=1e-4, units="raw", points=4)
+    assert run.status == "predicted" and len(run) == 4
+    expected = run.diagnostics["predicted_log_norm"]
+    assert run.log_norm[-1] == pytest.approx(expected, abs=1e-4)
+    anchor = solve(model, raw * a0, hf.Norm(raw * 12 * 16), rtol=1e-4, units="raw", points=2)
+    found = hf.predict_collapse(model, anchor.state(-1), units="raw")
+    assert found.log_norm == pytest.approx(expected, abs=1e-3)
+    assert found.log_norm < found.log_norm_uniform
+    assert found.log10_log10_time == pytest.approx(run.log10_log10_time[-1], abs=1e-3)
+    with pytest.raises(hf.InputError, match="`anchor` must be one balanced spectrum"):
+        hf.predict_collapse(hf.UFM(4, depth=3), [1.0, 2.0, 3.0])
+
+
+@pytest.mark.slow
+def test_four_thousand_classes_at_the_default_tolerance():
+    runs = [
+        solve(hf.UFM(4096), u_start(4096), hf.Collapse(1e-3), points=2, rtol=rtol)
+        for rtol in (1e-8, 1e-6)
+    ]
+    assert [run.status for run in runs] == ["collapsed"] * 2
+    assert runs[0].log_norm[-1] == pytest.approx(runs[1].log_norm[-1], abs=1e-6)

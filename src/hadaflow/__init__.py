@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hadaflow.maxmargin import MaxMargin, margins, max_margin
     from hadaflow.metrics import measure, metric_names, rate
     from hadaflow.model import UFM
+    from hadaflow.orbit_runs import CollapsePrediction, predict_collapse
     from hadaflow.solver import solve
     from hadaflow.states import Parameters, Spectrum, circulant, parameters, spectrum
     from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady, Time
@@ -49,6 +50,7 @@ _HOME = {
     "maxmargin": ["MaxMargin", "margins", "max_margin"],
     "metrics": ["measure", "metric_names", "rate"],
     "model": ["UFM"],
+    "orbit_runs": ["CollapsePrediction", "predict_collapse"],
     "solver": ["solve"],
     "states": ["Parameters", "Spectrum", "circulant", "parameters", "spectrum"],
     "targets": ["Collapse", "Norm", "PathLength", "PredictedCollapse", "Steady", "Time"],
@@ -62,7 +64,7 @@ __all__ = [  # noqa: RUF022 (in the order of use)
     "spectrum", "circulant", "Spectrum", "parameters", "Parameters",
     "hadamard", "gaussian", "matched_spectrum", "lift", "project", "distance_from_hadamard",
     "solve", "Time", "Collapse", "PredictedCollapse", "Norm", "PathLength", "Steady", "descend",
-    "estimate", "Estimate",
+    "estimate", "Estimate", "predict_collapse", "CollapsePrediction",
     "Trajectory", "load", "measure", "rate", "metric_names",
     "margins", "max_margin", "MaxMargin", "linearized", "mse_exact",
     "fixed_point", "hierarchical_labels", "stability_limit", "walsh_hadamard", "InputError",

@@ -1,7 +1,6 @@
 """Many starts at once: small ones side by side in lanes, the others one by one on every core."""
 
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -9,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError
-from hadaflow.lanes import Ends, LaneFlow, run_lanes
+from hadaflow.lanes import Ends, LaneFlow, cores, run_lanes
 from hadaflow.orbit_runs import EXPLICIT_CLASSES, LONG_WAY, choose, log_norm_ahead, supports
 from hadaflow.progress import Progress
 from hadaflow.requests import ASKED, AUTO_METHOD, Request, log10_from_u
 from hadaflow.runs import NORM_LIMIT, PATIENCE, deviation, ending, local_tolerance
-from hadaflow.states import Spectrum
+from hadaflow.states import Spectrum, check_batch
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 from hadaflow.trajectory import Trajectory
 
@@ -24,12 +22,7 @@ Alone = Callable[[Request, Spectrum], Trajectory]
 
 def solve_batch(request: Request, start: Spectrum, alone: Alone) -> Trajectory:
     """Every start of a batch, as `alone` would solve it; runs are the first axis of the result."""
-    if start.a.ndim != 2:
-        raise InputError(
-            f"Argument `start` must be one spectrum or a list of them, but has shape {start.a.shape}."
-        )
-    if not len(start.a):
-        raise InputError("Argument `start` must hold at least one spectrum, but is empty.")
+    check_batch(start)
     quiet = dataclasses.replace(request, progress=None)
     with Progress(request.progress, "solve") as progress:
         quick = np.flatnonzero(_fit_lanes(quiet, start))
@@ -41,15 +34,10 @@ def solve_batch(request: Request, start: Spectrum, alone: Alone) -> Trajectory:
             quick, lanes = quick[settled], Ends(*(x[settled] for x in lanes))
         rest = np.setdiff1d(np.arange(len(start.a)), quick)
         if stopped:  # an interruption leaves the long runs unbegun, too
-            alone_runs = [_unbegun(quiet, _row(start, i)) for i in rest]
+            alone_runs = [_unbegun(quiet, start.row(i)) for i in rest]
         else:
             alone_runs = _one_by_one(quiet, start, rest, alone, progress)
     return _together(quiet, start, quick, lanes, rest, alone_runs)
-
-
-def _row(start: Spectrum, i: int) -> Spectrum:
-    angles = None if start.angles is None else start.angles[i]
-    return Spectrum(start.a[i], start.C[i], start.units, angles)
 
 
 def _fit_lanes(request: Request, start: Spectrum) -> np.ndarray:
@@ -83,20 +71,16 @@ def _in_lanes(request: Request, a: np.ndarray, progress: Progress) -> Ends:
     limit = NORM_LIMIT if request.reason == ASKED else PATIENCE
     return run_lanes(
         LaneFlow(request.model.basis, target), a, local_tolerance(request), value, limit,
-        lambda n: progress.report(f"{n} of {len(a)} runs", n / len(a)), _cores(),
+        lambda n: progress.report(f"{n} of {len(a)} runs", n / len(a)), cores(),
     )  # fmt: skip
-
-
-def _cores() -> int:
-    return min(os.cpu_count() or 1, 8)
 
 
 def _one_by_one(
     request: Request, start: Spectrum, index: np.ndarray, alone: Alone, progress: Progress
 ) -> list[Trajectory]:
     """Runs on every core; after Ctrl-C, those that have begun are finished and the rest is left."""
-    rows = [_row(start, i) for i in index]
-    with ThreadPoolExecutor(_cores()) as pool:
+    rows = [start.row(i) for i in index]
+    with ThreadPoolExecutor(cores()) as pool:
         jobs = [pool.submit(lambda r: alone(choose(request, r), r), row) for row in rows]
         try:
             pending = set(jobs)
@@ -117,9 +101,11 @@ def _unbegun(request: Request, row: Spectrum) -> Trajectory:
     status, message = ending(request, "interrupted", 0.0)
     with np.errstate(divide="ignore"):
         log_a = (np.log(row.a) + np.log(request.value_scale))[None]
-    C = row.C[None] * request.difference_scale
+    arrays = {"log_a": log_a, "C": row.C[None] * request.difference_scale}
+    if row.angles is not None:
+        arrays["angles"] = row.angles[None]
     return Trajectory(
-        model=request.model, view="reduced", arrays={"log_a": log_a, "C": C},
+        model=request.model, view="reduced", arrays=arrays,
         log10_time=np.array([-np.inf]), path_length=np.zeros(1), status=status, message=message,
         units=request.units, settings=request.settings,
         diagnostics={"method": request.method, "reason": request.reason},
@@ -173,8 +159,17 @@ def _together(
             "methods": dict(methods),
             "statuses": statuses,
             "messages": messages,
-        },
+        }
+        | _foretold(alone),
     )
+
+
+def _foretold(runs: list[Trajectory]) -> dict[str, Any]:
+    """What runs to `PredictedCollapse` say beside their ends, one entry for each."""
+    names = [
+        n for n in (runs[0].diagnostics if runs else ()) if n.startswith("predicted") or n == "jump"
+    ]
+    return {n: [run.diagnostics.get(n) for run in runs] for n in names}
 
 
 _CLOCKS = ("log10_time", "log10_log10_time", "path_length", "log_path_length")

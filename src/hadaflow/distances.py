@@ -55,7 +55,9 @@ def deviations(a):
 def kl(a):
     r"""$D_{KL}(\frac1{K-1}1 \| \hat a)$, the Lyapunov function (Theorem 3), as mean of r − log(1+r)."""
     r = deviations(a)
-    return jnp.mean(r - jnp.log1p(r))
+    # Where a share is far below the mean, 1 + r has lost it.
+    logs = jnp.where(r < -0.5, jnp.log(a) - jnp.log(jnp.mean(a)), jnp.log1p(r))
+    return jnp.mean(r - logs)
 
 
 def reverse_kl(a):

@@ -129,10 +129,8 @@ def solve_stage(op: Operator, z, h, guess: Weights, tolerance) -> Stage:
     Newton's equation is near the identity in the soft regime and in the hard one. Zero modes are z = −∞.
     """
     total, log_h = op.total, jnp.log(h)
-    # Far more digits than rounding leaves to log a cannot be asked for.
-    bits = op.basis.classes.bit_length()
-    floor = 4 * jnp.finfo(z.dtype).eps * (1 + h) * bits
-    tolerance = jnp.maximum(tolerance, floor)
+    # More digits than rounding leaves to log a cannot be asked for.
+    tolerance = jnp.maximum(tolerance, _rounding(op.basis, h))
 
     def look(q, log_q, growth) -> _Look:
         rescale = h / total(q)  # keeps the sum of the weights exactly
@@ -294,7 +292,7 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
         best_weights, error_weights = _extrapolation(self.rank)
         tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * args.tolerance
         if self.collapse:
-            tolerance = tolerance * fineness(self.basis, now, args.target)
+            tolerance = tolerance * fineness(self.basis, self.rank, now, args)
 
         def result(guess, parts):
             """Increments by `parts` Euler steps; one loop for all, so that a stage compiles once."""
@@ -409,26 +407,46 @@ def log_a(op: Operator, P, log_a0):
 def soft_weights(op: Operator, z) -> Weights:
     """The weights themselves, softmax(−Ψa), where ‖a‖ is small enough to compute them."""
     size, share = shares(op, z)
-    log_p = -op.positive(share) * jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG))
-    largest = jnp.max(with_front(log_p, -jnp.inf))
-    log_p = log_p - largest - jnp.log(op.total(with_front(jnp.exp(log_p - largest), 0.0)))
-    log_p = with_front(log_p, 0.0)
+    margins = with_front(op.positive(share), jnp.inf)
+    smallest = jnp.min(margins)
+    scale = jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG))
+    scale = jnp.minimum(scale, 1 / (_COLDEST * jnp.maximum(smallest, 1e-280)))  # as stages count
+    # The smallest is taken off before they are scaled, so that it is zero exactly.
+    log_p = (smallest - margins) * scale
+    log_p = with_front(log_p - jnp.log(op.total(jnp.exp(log_p))), 0.0)
     return Weights(with_front(jnp.exp(log_p), 0.0), log_p, jnp.asarray(op.transforms))
 
 
-def fineness(basis: Basis, now: "Reading", target):
+def fineness(basis: Basis, rank: int, now: "Reading", args: OrbitArguments):
     """How much more accurate log a must be than log‖a‖₁ at collapse, which is to be located.
 
     By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is μδ; at
     hard margins it falls by 1/K for every margin that is still out. With thousands of classes collapse is
     so far in the hard regime that steps are exact, and asking for more would ask for less than rounding.
+    What rounding leaves of a step is the limit for all.
     """
+    target = args.target
     mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (basis.classes - 1)
     slope = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, target)
     last = now.deviation < _LAST_STRETCH * target
     least = max(_LAST_MARGINS / basis.classes, _FINEST)
     slope = jnp.where(last, jnp.minimum(slope, least), slope)
-    return jnp.minimum(slope, 1.0)
+    rounding = _rounding(basis, longest_step(now)) * float(np.abs(_extrapolation(rank)[0]).sum())
+    return jnp.minimum(jnp.maximum(slope, rounding / args.tolerance), 1.0)
+
+
+def longest_step(now: "Reading"):
+    """No step leads from the soft regime into the hard one past all that happens between them.
+
+    Partial steps that are all too long to see it would agree with each other on the hard-margin path
+    from where they began, which is another orbit.
+    """
+    return 0.5 + 0.25 * jnp.abs(now.log_margin)
+
+
+def _rounding(basis: Basis, h):
+    """What rounding leaves uncertain in log a after a stage of length `h`."""
+    return 4 * jnp.finfo(jnp.float64).eps * (1 + h) * basis.classes.bit_length()
 
 
 class Reading(NamedTuple):
@@ -454,8 +472,8 @@ def read(op: Operator, y: OrbitState, log_a0) -> Reading:
     scale = jnp.exp(jnp.clip(size, -_LARGEST_LOG, _LARGEST_LOG))
     tail = op.total(with_front(jnp.exp((smallest - margins) * scale), 0.0))
     M = smallest * scale - jnp.log(tail)
-    lag = jnp.log(jnp.maximum(y.lag, 1e-300))
-    log_time = jnp.where(M < LATE, M + lag, smallest * jnp.exp(size))
+    log_time = jnp.where(M < LATE, M + jnp.log(y.lag), smallest * jnp.exp(size))
+    log_time = jnp.where(y.lag > 0, log_time, -jnp.inf)  # nothing has happened yet
     return Reading(
         with_front(z, -jnp.inf), size, deviation, M, size + jnp.log(smallest), log_time,
         size + jnp.log(y.reach),

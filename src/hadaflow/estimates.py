@@ -6,18 +6,21 @@ from typing import Any
 
 import numpy as np
 
+from hadaflow.lanes import cores
 from hadaflow.memory import in_words, require_memory
 from hadaflow.model import MSE
 from hadaflow.orbit_runs import choose, local_tolerance, log_norm_ahead
 from hadaflow.requests import STIFF_METHOD, Request, make_request
-from hadaflow.states import Parameters
+from hadaflow.states import Parameters, check_batch
 from hadaflow.steppers import DUAL
-from hadaflow.targets import Target
+from hadaflow.targets import PredictedCollapse, Target
 
+_FORETOLD = 0.25  # of the transforms to collapse that a prediction takes
 # Measured on two cores of a server; other machines differ by a factor of a few.
-_CALL = 2.5e-5  # seconds of a transform of a dual step beside what grows with K
-_PER_NUMBER = 6e-10  # seconds, times K log2 K
+_CALL = 2e-6  # seconds of a transform of a dual step beside what grows with K
+_PER_NUMBER = 9e-10  # seconds, times K log2 K
 _EXPLICIT = 1e-9  # of an explicit stage, times K log2 K
+_SAMPLE = 64  # runs of a batch that an estimate looks at
 _DUAL_ARRAYS, _EXPLICIT_ARRAYS, _FULL_ARRAYS = 60, 40, 30  # working copies of a state
 
 
@@ -66,14 +69,26 @@ def estimate(
         needed = check_memory(request, model.check_parameters(start))
         return Estimate(request.method, request.reason, needed, math.nan)
     scaled = model.scaled(start, units)
-    runs = int(np.prod(scaled.a.shape[:-1]))
     if scaled.a.ndim == 1:
         request = choose(request, scaled)
+        return Estimate(
+            request.method,
+            request.reason,
+            check_memory(request, scaled),
+            _seconds(request, scaled),
+        )
+    check_batch(scaled)
+    some = np.unique(np.linspace(0, len(scaled.a) - 1, _SAMPLE).astype(int))
+    rows = [scaled.row(i) for i in some]
+    chosen = [choose(request, row) for row in rows]
+    each = np.mean([_seconds(c, row) for c, row in zip(chosen, rows, strict=True)])
+    longest = max(chosen, key=lambda c: c.method == DUAL)
+    names = sorted({c.method for c in chosen})
     return Estimate(
-        request.method,
-        request.reason,
-        check_memory(request, scaled),
-        runs * _seconds(request, scaled),
+        " and ".join(names),
+        f"{len(scaled.a)} runs, of which {len(some)} were looked at",
+        check_memory(longest, scaled),
+        float(each) * len(scaled.a) / cores(),
     )
 
 
@@ -112,6 +127,8 @@ def _seconds(request: Request, start: Any) -> float:
     work = K * math.log2(K)
     if request.method == DUAL:
         transforms = 5000 * (5e-5 / local_tolerance(request)) ** 0.44
+        if isinstance(request.until, PredictedCollapse):
+            transforms *= _FORETOLD
         return transforms * (_CALL + _PER_NUMBER * work)
     far = (
         float(np.max(log_norm_ahead(request, np.atleast_2d(start.a)))) if not model.settles else 5.0

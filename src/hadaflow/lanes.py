@@ -8,6 +8,7 @@ a slow run holds nobody up; two threads share the queue.
 
 import dataclasses
 import functools
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,6 +28,11 @@ from hadaflow.targets import Norm, PathLength, Time
 _LANES = 128
 _STEPS = 64  # between two looks at which lanes have ended
 _SAFETY, _SHRINK, _GROWTH = 0.9, 0.2, 10.0  # diffrax's, whose controller one run uses
+
+
+def cores() -> int:
+    """Threads that a batch runs on."""
+    return min(os.cpu_count() or 1, 8)
 
 
 class Lanes(NamedTuple):

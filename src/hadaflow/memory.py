@@ -1,6 +1,7 @@
 """What fits: requests that cannot are refused beforehand, with the estimate, not killed by the system."""
 
 import os
+from pathlib import Path
 
 from hadaflow.errors import InputError
 
@@ -10,7 +11,21 @@ _ALWAYS_THERE = 2**26  # bytes that are not worth a look at what is free
 
 
 def available_memory() -> float:
-    """Bytes of memory that a new request may use."""
+    """Bytes of memory that a new request may use, also inside a container with a limit of its own."""
+    return min(_left_in_container(), _left_in_machine())
+
+
+def _left_in_container() -> float:
+    try:
+        limit, used = (
+            Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current")
+        )
+        return float(limit) - float(used)
+    except (OSError, ValueError):  # none, or the word "max"
+        return float("inf")
+
+
+def _left_in_machine() -> float:
     try:
         with open("/proc/meminfo") as file:
             for line in file:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from hadaflow.predictions import (
 from hadaflow.progress import Progress
 from hadaflow.requests import ASKED, AUTO_METHOD, LN10, Request, u_from_log10
 from hadaflow.runs import ending
-from hadaflow.states import Spectrum
+from hadaflow.states import RAW, SCALED, Spectrum
 from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 from hadaflow.trajectory import Trajectory
@@ -45,7 +45,7 @@ def supports(model: UFM, start: Spectrum) -> bool:
     """Is it the flow that dual steps know: balanced cross-entropy of depth 2 with hard labels?"""
     plain = model.loss == CROSS_ENTROPY and model.depth == 2 and model.imbalance is None
     free = not (model.soft_labels or model.penalized or model.settles)
-    return plain and free and start.angles is None and not np.any(start.C)
+    return plain and free and start.angles is None and not np.any(start.C) and bool(np.any(start.a))
 
 
 def choose(request: Request, start: Spectrum) -> Request:
@@ -122,6 +122,47 @@ def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
     return np.full(a.shape[:-1], last)
 
 
+class CollapsePrediction(NamedTuple):
+    """Where collapse happens in the hard-margin limit, in the units of the anchor."""
+
+    log_norm: float  # log‖a‖₁ where max|(K−1)â − 1| has fallen to the tolerance
+    log_norm_uniform: float  # where the last margin joins the smallest ones
+    log10_log10_time: float  # at `log_norm`
+
+
+def predict_collapse(
+    model: UFM, anchor: Any, tolerance: float = 1e-3, units: str = SCALED
+) -> CollapsePrediction:
+    """Collapse foretold from a state of the orbit by water filling; see `predictions`.
+
+    Heuristic, and better the harder the margins are at the anchor: `solve` with `PredictedCollapse`
+    takes ‖a‖₁ = 12√K (scaled) and checks the condition of the jump.
+
+    Examples:
+        >>> import numpy as np
+        >>> anchor = np.exp(np.random.default_rng(0).normal(0, 1, 1023))
+        >>> round(predict_collapse(UFM(1024), anchor).log_norm, 2)  # integrated: 115.12
+        115.12
+    """
+    start = model.scaled(anchor, units)
+    if not supports(model, start) or start.a.ndim != 1:
+        raise InputError(
+            "Argument `anchor` must be one balanced spectrum of cross-entropy of depth 2 with hard "
+            "labels: collapse of others is not foretold."
+        )
+    tolerance = PredictedCollapse(tolerance).tolerance
+    with np.errstate(divide="ignore"):
+        level, uniform = collapse_log_norms(
+            model.basis, np.log(start.a / model.temperature), tolerance
+        )
+    shift = math.log(model.temperature)
+    if units == RAW:
+        shift += math.log(model.singular_value_scale)
+    return CollapsePrediction(
+        level + shift, uniform + shift, log10_log10_time_at_collapse(model.classes, level)
+    )
+
+
 def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
     """A run by dual steps from scaled singular values."""
     model, event = request.model, request.event
@@ -169,7 +210,7 @@ def _aim(request: Request, log_tau: float) -> tuple[type | None, float]:
     if isinstance(event, Norm | PathLength):
         return type(event), math.log(request.target_value) - log_tau
     goals = _requested(request, log_tau)
-    return Time, goals[-1] if goals else 1.0
+    return Time, goals[0] if goals else 1.0
 
 
 def _requested(request: Request, log_tau: float) -> list[float]:
@@ -185,10 +226,9 @@ def _lost_digits(flow: DualFlow, now: Reading) -> str:
     """The honest stop of a basis whose transform cancels, once the smallest margin is rounding."""
     if flow.basis.exact_psi or now.log_margin - now.log_norm > math.log(_LOST_MARGIN):
         return ""
-    share = math.exp(min(0.0, now.log_margin - now.log_norm))
     return (
-        f"the smallest margin is {share:.1g} of ‖a‖₁, less than the rounding of the Fourier "
-        f"transform of {flow.basis.classes} classes"
+        "the smallest margin has become less than the rounding of the Fourier transform of "
+        f"{flow.basis.classes} classes, {_LOST_MARGIN:.1g} of ‖a‖₁"
     )
 
 
@@ -216,16 +256,19 @@ def _foretell(
     level, uniform = collapse_log_norms(flow.basis, now.log_a, tolerance)
     joins = joining_log_norms(flow.basis, now.log_a)
     jumped, why = _jump(flow, y, args, joins, (anchor, level), tolerance, march)
+    shift = log_tau + math.log(request.value_scale)
     extra = {
-        "anchor_log_norm": anchor + log_tau,
-        "predicted_log_norm": level + log_tau,
-        "predicted_log_norm_uniform": uniform + log_tau,
+        "anchor_log_norm": anchor + shift,
+        "predicted_log_norm": level + shift,
+        "predicted_log_norm_uniform": uniform + shift,
         "predicted_log10_log10_time": log10_log10_time_at_collapse(flow.basis.classes, level),
         "jump": why or "its condition holds",
     }
     if jumped is not None:
-        us = np.concatenate([outcome.us, np.full(len(jumped.lag), np.nan)])
-        ys = jax.tree.map(lambda a, b: np.concatenate([a, b]), outcome.ys, jumped)
+        us = np.concatenate([outcome.us, np.full(len(jumped.lag), np.nan)])[1 - request.points :]
+        ys = jax.tree.map(
+            lambda a, b: np.concatenate([a, b])[1 - request.points :], outcome.ys, jumped
+        )
         return dataclasses.replace(outcome, us=us, ys=ys), request, extra
     stepping = dataclasses.replace(
         march, flow=dataclasses.replace(flow, target=Collapse), transforms=0

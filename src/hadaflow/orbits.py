@@ -21,6 +21,7 @@ from hadaflow.dual import (
     OrbitState,
     Reading,
     fineness,
+    longest_step,
     read,
 )
 from hadaflow.integrate import Outcome, Status, chunk_to_event, probe
@@ -73,7 +74,7 @@ class DualFlow:
         now = read(self.operator, y, args.log_a0)
         scale = jnp.ones(())
         if self.target is Collapse:
-            scale = fineness(self.basis, now, args.target)
+            scale = fineness(self.basis, self.rank, now, args)
         timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
         return OrbitState(
             jnp.full_like(y.P, scale),
@@ -82,12 +83,7 @@ class DualFlow:
         )
 
     def longest_step(self, y: OrbitState, args: OrbitArguments):
-        """No step leads from the soft regime into the hard one past all that happens between them.
-
-        Partial steps that are all too long to see it would agree with each other on the hard-margin path
-        from where they began, which is another orbit.
-        """
-        return 0.5 + 0.25 * jnp.abs(read(self.operator, y, args.log_a0).log_margin)
+        return longest_step(read(self.operator, y, args.log_a0))
 
     def watch(self, y: OrbitState, args: OrbitArguments):
         """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
@@ -97,7 +93,7 @@ class DualFlow:
         elif self.target is Norm:  # by its logarithm, as the others
             left = value - now.log_norm
         elif self.target is PathLength:
-            left = value - now.log_path
+            left = 1.0 - jnp.exp(now.log_path - value)
         elif self.target is Time:  # by log(1 + t)
             left = 1.0 - jax.nn.softplus(now.log_time) / value
         else:
@@ -111,18 +107,25 @@ class DualFlow:
 def make_flow(
     basis: Basis, a: np.ndarray, target: type | None, tolerance: float, value: float
 ) -> tuple[DualFlow, OrbitState, OrbitArguments]:
-    """The flow from scaled singular values (for temperature one), its first state and arguments."""
+    """The flow from scaled singular values (for temperature one), its first state and arguments.
+
+    `value` is the target's number, the first one where there are several.
+    """
     positive = a[a > 0]
     wide = bool(positive.max() > _WIDE * positive.min()) if len(positive) else False
     flow = DualFlow(basis, rank_for(tolerance), wide, target)
     with np.errstate(divide="ignore"):
         log_a0 = np.concatenate([[0.0], np.log(a)])
     args = OrbitArguments(log_a0, np.float64(tolerance), np.float64(value))
-    return flow, _skip_tiny(basis, a), args
+    begin = OrbitState(np.zeros(len(log_a0)), np.float64(0.0), np.float64(0.0))
+    later = _skip_tiny(basis, a)
+    if later is not None and float(_watch(flow, later, args)) > 0:
+        return flow, later, args
+    return flow, begin, args
 
 
-def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState:
-    """The first state: that of a start so small that all weights are equal, at the end of that phase.
+def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
+    """The state of a start so small that all weights are equal, at the end of that phase.
 
     There M = −log(K − 1), every mode grows like e^{gσ} with g = K/(K−1), t = gσ, and the path length is
     the growth of the Euclidean norm.
@@ -131,7 +134,7 @@ def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState:
     weights = 1.0 if basis.weights is None else basis.weights[1:]
     norm = np.sum(a * weights)
     if norm == 0 or norm >= _TINY_NORM:
-        return OrbitState(P, np.float64(0.0), np.float64(0.0))
+        return None
     growth = (count + 1) / count
     skipped = (math.log(_TINY_NORM) - math.log(norm)) / growth
     euclid = math.sqrt(np.sum((a / norm) ** 2 * weights))
@@ -207,6 +210,8 @@ class OrbitMarch:
                 kept.mark(*jax.tree.map(np.asarray, place))
         except KeyboardInterrupt:
             ending = "interrupted"
+        if not values:
+            ending = "event"
         if march is not None:
             self.transforms += int(march.solver_state.transforms)
             if ending != "event":
@@ -221,6 +226,7 @@ class OrbitMarch:
         of it, which ends before collapse, need not be.
         """
         start, high = float(march.u), float(march.next_u)
+        slack = self._slack(march, args)
         probes: dict[float, Any] = {start: (march.y, float(_watch(self.flow, march.y, args)), 0.0)}
 
         def left(u: float) -> float:
@@ -232,14 +238,30 @@ class OrbitMarch:
                 probes[u] = y, float(watched), float(error)
             return probes[u][1]
 
-        if left(high) < 0 and high - start > self.slack:
-            scipy.optimize.brentq(left, start, high, xtol=self.slack, maxiter=100, disp=False)
+        if left(start) <= 0:
+            high = start
+        elif left(high) < 0 and high - start > slack:
+            scipy.optimize.brentq(left, start, high, xtol=slack, maxiter=200, disp=False)
             high = min(u for u in probes if left(u) <= 0)
         y, _, error = probes[high]
         ahead = high - start
         if error <= _LAST_ERROR or ahead < 1e-9 * max(1.0, start):
             return march, (high, y)
         return march._replace(next_u=np.float64(start + ahead / 2)), None
+
+    def _slack(self, march, args: OrbitArguments) -> float:
+        """How well σ is located: better where the time or the path asked for is small itself."""
+        if self.flow.target not in (Time, PathLength) or not math.isfinite(self.slack):
+            return self.slack
+        now = _read_numbers(self.flow, march.y, self._log_a0)
+        if self.flow.target is Time:  # t = (1 + e^M)σ, to begin with
+            time = math.expm1(min(float(args.target), 1.0))
+            log_sigma = math.log(time) - max(float(now.soft_minimum), 0.0) if time < 0.1 else 0.0
+        else:
+            log_sigma = float(args.target - now.log_norm)
+        if log_sigma < -600:  # less than anything moves by
+            return self.slack
+        return self.slack * math.exp(min(log_sigma, 0.0))
 
     def _judge(self, march, status: Status) -> tuple[str, str]:
         if status.reached:

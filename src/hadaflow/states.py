@@ -38,6 +38,21 @@ class Spectrum:
     def modes(self) -> int:
         return self.a.shape[-1]
 
+    def row(self, i: int) -> "Spectrum":
+        """One spectrum of a batch."""
+        angles = None if self.angles is None else self.angles[i]
+        return Spectrum(self.a[i], self.C[i], self.units, angles)
+
+
+def check_batch(start: Spectrum) -> None:
+    """Refuse what is not a list of at least one spectrum."""
+    if start.a.ndim != 2:
+        raise InputError(
+            f"Argument `start` must be one spectrum or a list of them, but has shape {start.a.shape}."
+        )
+    if not len(start.a):
+        raise InputError("Argument `start` must hold at least one spectrum, but is empty.")
+
 
 def spectrum(
     a: Any, C: Any = None, units: str | None = None, *, angle: float | None = None

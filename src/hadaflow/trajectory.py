@@ -153,6 +153,11 @@ class Trajectory:
         layers = (slice(None),) * layer_axes(self.model.depth)
         angles = self.arrays.get("angles")
         turned = None if angles is None else angles[..., index, :]
+        if not np.all(np.isfinite(self.a[..., index, :])):
+            raise InputError(
+                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, beyond the "
+                "largest double: no run can start from there."
+            )
         return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
 
     @property
@@ -233,7 +238,9 @@ class Trajectory:
         return "\n".join(lines)
 
     def _end_in_words(self) -> str:
-        if np.all(np.isfinite(self.log10_time[..., -1])):
+        if np.all(np.isneginf(self.log10_time[..., -1])):
+            when = "t = 0"
+        elif not np.any(np.isposinf(self.log10_time[..., -1])):
             when = f"log10 t = {_range(self.log10_time[..., -1])}"
         else:
             when = f"log10 log10 t = {_range(self.log10_log10_time[..., -1])}"
