@@ -39,7 +39,10 @@ def say(**what: Any) -> None:
 
 
 class Road:
-    """Says from inside a right-hand side how far the solver is; ends the process when time is up."""
+    """Says from inside a right-hand side how far the solver is; ends the process when time is up.
+
+    Without a limit, inside another program, it is silent.
+    """
 
     limit = float("inf")
 
@@ -48,7 +51,7 @@ class Road:
 
     def at(self, L: float) -> None:
         now = time.perf_counter()
-        if now - self.said > SAY_EVERY:
+        if self.limit < float("inf") and now - self.said > SAY_EVERY:
             self.said = now
             say(log_norm=float(L))
         if now - self.began > self.limit:
@@ -67,9 +70,13 @@ def fast_hadamard(v: np.ndarray) -> np.ndarray:
     return x
 
 
+def product_matrix(K: int) -> np.ndarray:
+    return 1.0 - hadamard(K)[1:, 1:].astype(float)
+
+
 def product(K: int) -> Callable[[np.ndarray], np.ndarray]:
     if K <= DENSE_CLASSES:
-        psi = 1.0 - hadamard(K)[1:, 1:].astype(float)
+        psi = product_matrix(K)
         return lambda v: psi @ v
 
     def fast(v: np.ndarray) -> np.ndarray:
@@ -116,14 +123,24 @@ def by_scipy(method: str, K: int, rtol: float) -> None:
         road.end(found.t[-1], False, found.message)
 
 
-def textbook(K: int, rtol: float) -> None:
-    Phi, road, a0 = hadamard(K).astype(float), Road(), u_start(K)
+def textbook_field(K: int) -> Callable[[float, np.ndarray], np.ndarray]:
+    """da/dt as the paper prints it."""
+    Phi = hadamard(K).astype(float)
 
     def field(t: float, a: np.ndarray) -> np.ndarray:
-        road.at(np.log(np.abs(a).sum()))
         logits = Phi[:, 1:] @ a
         p = np.exp(logits - logits.max())
         return a * (1 - Phi[1:] @ (p / p.sum()))
+
+    return field
+
+
+def textbook(K: int, rtol: float) -> None:
+    plain, road, a0 = textbook_field(K), Road(), u_start(K)
+
+    def field(t: float, a: np.ndarray) -> np.ndarray:
+        road.at(np.log(np.abs(a).sum()))
+        return plain(t, a)
 
     def event(t: float, a: np.ndarray) -> float:
         return uncollapsed(np.log(np.abs(a)))
@@ -138,34 +155,40 @@ def textbook(K: int, rtol: float) -> None:
     road.end(end, reached, "" if reached else said if found.success else found.message)
 
 
-def by_diffrax(name: str, K: int, rtol: float) -> None:
-    import diffrax
-    import jax
+def jax_orbit(K: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The field in L and the event of collapse, for diffrax."""
     import jax.numpy as jnp
-    import optimistix
 
     import hadaflow as hf
 
-    jax.config.update("jax_enable_x64", True)
-    psi_matrix = jnp.asarray(product_matrix(K)) if K <= DENSE_CLASSES else None
+    psi_matrix = product_matrix(K) if K <= DENSE_CLASSES else None
 
     def psi(v):
         if psi_matrix is not None:
-            return psi_matrix @ v
+            return jnp.asarray(psi_matrix) @ v
         w = hf.walsh_hadamard(jnp.concatenate([jnp.zeros(1), v]))
         return w[0] - w[1:]
 
     def field(L, z, args):
         a = jnp.exp(z - L)
         x = psi(a)
-        e = jnp.exp((jnp.min(x) - x) * jnp.exp(L))
-        b = psi(e)
+        b = psi(jnp.exp((jnp.min(x) - x) * jnp.exp(L)))
         return b / (a @ b / jnp.sum(a))
 
     def left(t, y, args, **_):
         a = jnp.exp(y - jnp.max(y))
         return jnp.log(jnp.max(jnp.abs(a / jnp.mean(a) - 1)) / TOLERANCE)
 
+    return field, left
+
+
+def by_diffrax(name: str, K: int, rtol: float) -> None:
+    import diffrax
+    import jax
+    import optimistix
+
+    jax.config.update("jax_enable_x64", True)
+    field, left = jax_orbit(K)
     saved = diffrax.SaveAt(t1=True, solver_state=True, controller_state=True)
 
     @jax.jit
@@ -196,10 +219,6 @@ def by_diffrax(name: str, K: int, rtol: float) -> None:
         road.at(float(L))
         if bool(arrived) or not bool(going):
             return road.end(float(L), bool(arrived), "" if bool(arrived) else "the solver gave up")
-
-
-def product_matrix(K: int) -> np.ndarray:
-    return 1.0 - hadamard(K)[1:, 1:].astype(float)
 
 
 def by_cvode(K: int, rtol: float) -> None:
@@ -250,6 +269,39 @@ def by_torch(K: int, rtol: float) -> None:
             odeint_interface=torchdiffeq.odeint, options={"max_step": 1.0},
         )  # fmt: skip
     road.end(float(L), True)
+
+
+def diffrax_batch(a0: np.ndarray, rtol: float) -> Callable[[], Any]:
+    """Tsit5 under `vmap`, with an event in every lane: a call returns L at collapse. In float64."""
+    import diffrax
+    import jax
+    import jax.numpy as jnp
+    import optimistix
+
+    field, left = jax_orbit(a0.shape[1] + 1)
+
+    def one(a):
+        return diffrax.diffeqsolve(
+            diffrax.ODETerm(field), diffrax.Tsit5(), jnp.log(jnp.sum(a)), 50.0, 1e-3, jnp.log(a),
+            stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol), max_steps=10**7,
+            event=diffrax.Event(left, optimistix.Newton(1e-6, 1e-6)), throw=False,
+            saveat=diffrax.SaveAt(t1=True), adjoint=diffrax.ForwardMode(),
+        ).ts[0]  # fmt: skip
+
+    run, starts = jax.jit(jax.vmap(one)), jnp.asarray(a0)
+    return lambda: run(starts)
+
+
+def lsoda_one_by_one(a0: np.ndarray, rtol: float) -> None:
+    field = numpy_field(a0.shape[1] + 1, Road())
+
+    def event(L: float, z: np.ndarray) -> float:
+        return uncollapsed(z)
+
+    event.terminal = True  # pyright: ignore[reportFunctionMemberAccess]
+    for a in a0:
+        span = (float(np.log(a.sum())), 50.0)
+        solve_ivp(field, span, np.log(a), "LSODA", events=event, rtol=rtol, atol=rtol)
 
 
 RIVALS: dict[str, Callable[[int, float], None]] = {

@@ -27,25 +27,21 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 import scipy
 from jax import lax
 from rich.console import Console
-from rich.table import Table
-from rivals import RIVALS, TOLERANCE, u_start
+from rivals import RIVALS, TOLERANCE, diffrax_batch, lsoda_one_by_one, textbook_field, u_start
 from scipy.integrate import solve_ivp
 from scipy.linalg import hadamard
+from table import Row, draw, print_table, row, write_page
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import hadaflow as hf
 from hadaflow import transforms
 from hadaflow.flows import ReducedFlow
-from hadaflow.plotting import canvas, house_style
 
-TABLEAU = [f"tab:{c}" for c in "blue orange green red purple brown pink olive".split()]
 FIGURE_1 = [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
 RTOL = 1e-4  # of the orbits to collapse, ours and theirs
-Row = dict[str, Any]
 
 
 def best(function: Callable[[], Any], repeat: int = 15) -> float:
@@ -57,17 +53,6 @@ def best(function: Callable[[], Any], repeat: int = 15) -> float:
         jax.block_until_ready(function())
         times.append(time.perf_counter() - began)
     return min(times)
-
-
-def row(
-    what: str, ours: float, rival: str, theirs: float | None, target: float | None = None,
-    note: str = "", **more: Any,
-) -> Row:  # fmt: skip
-    ratio = None if theirs is None else theirs / ours
-    return {
-        "what": what, "ours": ours, "rival": rival, "theirs": theirs, "ratio": ratio,
-        "target": target, "note": note,
-    } | more  # fmt: skip
 
 
 def installed(name: str) -> Any:
@@ -198,13 +183,7 @@ def group_rows() -> Iterator[Row]:
 
 def short_orbits() -> Iterator[Row]:
     """Figure 1's start to t = 1e6, 200 saved points, rtol 1e-8, against LSODA on the textbook form."""
-    Phi = hadamard(8)
-
-    def textbook(t: float, a: np.ndarray) -> np.ndarray:
-        logits = Phi[:, 1:] @ a
-        p = np.exp(logits - logits.max())
-        return a * (1 - Phi[1:] @ (p / p.sum()))
-
+    textbook = textbook_field(8)
     times = np.concatenate([[0.0], np.geomspace(1e-2, 1e6, 199)])
     model = hf.UFM(8)
     ours = best(lambda: hf.solve(model, FIGURE_1, times=times, progress=None) and None, 200)
@@ -325,124 +304,15 @@ def batch_rows() -> Iterator[Row]:
         few, what = a0[:2000], f"batch of 10 000 {name}, K = 8, each"
         truth = solved(few, 1e-9)
         off = np.abs(solved(few, rtol) - truth).max()
-        seconds, found = diffrax_batch(few, rtol)
+        with jax.enable_x64(True):
+            theirs = diffrax_batch(few, rtol)
+            seconds, found = best(theirs, 1), np.asarray(theirs())
         note = f"{1 / mine:,.0f} a second, off by {off:.0e} at most; theirs, 2000 starts, by "
         note += f"{np.abs(found - truth).max():.0e}"
         yield row(what, mine, "diffrax Tsit5 under vmap", seconds / len(few), target, note)
-        yield row(what, mine, "NumPy + SciPy LSODA, one by one", lsoda_batch(a0[:100], rtol) / 100,
+        seconds = best(lambda a0=a0: lsoda_one_by_one(a0[:100], rtol), 2)
+        yield row(what, mine, "NumPy + SciPy LSODA, one by one", seconds / 100,
                   note="theirs from 100 starts")  # fmt: skip
-
-
-def diffrax_batch(a0: np.ndarray, rtol: float) -> tuple[float, np.ndarray]:
-    """Plain diffrax in L = log‖a‖₁, with an event in every lane: seconds, and L at collapse."""
-    psi = 1.0 - hadamard(8)[1:, 1:].astype(float)
-
-    def field(L, z, args):
-        a = jnp.exp(z - L)
-        x = psi @ a
-        b = psi @ jnp.exp((jnp.min(x) - x) * jnp.exp(L))
-        return b / (a @ b / jnp.sum(a))
-
-    def left(t, y, args, **_):
-        a = jnp.exp(y - jnp.max(y))
-        return jnp.log(jnp.max(jnp.abs(a / jnp.mean(a) - 1)) / TOLERANCE)
-
-    def one(a):
-        return diffrax.diffeqsolve(
-            diffrax.ODETerm(field), diffrax.Tsit5(), jnp.log(jnp.sum(a)), 50.0, 1e-3, jnp.log(a),
-            stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol), max_steps=10**7,
-            event=diffrax.Event(left, optimistix.Newton(1e-6, 1e-6)), throw=False,
-            saveat=diffrax.SaveAt(t1=True), adjoint=diffrax.ForwardMode(),
-        ).ts[0]  # fmt: skip
-
-    with jax.enable_x64(True):
-        run, starts = jax.jit(jax.vmap(one)), jnp.asarray(a0)
-        return best(lambda: run(starts), 1), np.asarray(run(starts))
-
-
-def lsoda_batch(a0: np.ndarray, rtol: float) -> float:
-    psi = 1.0 - hadamard(8)[1:, 1:].astype(float)
-
-    def field(L: float, z: np.ndarray) -> np.ndarray:
-        a = np.exp(z - L)
-        x = psi @ a
-        b = psi @ np.exp((x.min() - x) * np.exp(L))
-        return b / (a @ b / a.sum())
-
-    def left(L: float, z: np.ndarray) -> float:
-        a = np.exp(z - L)
-        return np.log(np.max(np.abs(a / a.mean() - 1)) / TOLERANCE)
-
-    left.terminal = True  # pyright: ignore[reportFunctionMemberAccess]
-
-    def all_of_them() -> None:
-        for a in a0:
-            solve_ivp(field, (np.log(a.sum()), 50.0), np.log(a), "LSODA", events=left, rtol=rtol,
-                      atol=rtol)  # fmt: skip
-
-    return best(all_of_them, 2)
-
-
-# --- the table and the picture -------------------------------------------------------------------
-
-
-def shown(seconds: float | None) -> str:
-    if seconds is None:
-        return "—"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
-COLUMNS = ("what", "hadaflow", "rival", "its time", "ratio", "target", "")
-MARKS = ("<!-- table -->", "<!-- end of table -->")
-
-
-def cells(r: Row) -> list[str]:
-    target = "" if r["target"] is None else f"≥ {r['target']:.3g}"
-    ratio = "—" if r["ratio"] is None else f"{r['ratio']:.3g}×"
-    return [r["what"], shown(r["ours"]), r["rival"], shown(r["theirs"]), ratio, target, r["note"]]
-
-
-def print_table(rows: list[Row], console: Console) -> None:
-    table = Table(*COLUMNS)
-    for r in rows:
-        table.add_row(*cells(r))
-    console.print(table)
-
-
-def write_page(rows: list[Row], where: str, path: Path) -> None:
-    """The table as Markdown, between the marks of a page."""
-    head = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines = [f"| {line} |" for line in (*head, *(" | ".join(cells(r)) for r in rows))]
-    text = path.read_text()
-    before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
-    path.write_text(
-        "\n".join([before + MARKS[0], "", where + ".", "", *lines, "", MARKS[1] + after])
-    )
-
-
-def draw(rows: list[Row], path: str) -> None:
-    """Cost against K of the orbits to collapse; failures stand at the upper edge."""
-    orbits = [r for r in rows if "classes" in r]
-    with house_style():
-        figure, axis = canvas(1, 1, (9, 5))
-        for i, name in enumerate(["hadaflow", *RIVALS]):
-            mine = [r for r in orbits if r["rival"] == name]
-            done = [(r["classes"], r["theirs"]) for r in mine if r["theirs"] is not None]
-            failed = [r["classes"] for r in mine if r["theirs"] is None]
-            style = {"color": TABLEAU[i - 1] if i else "black", "marker": "osv^D<>Pp"[i], "ms": 5}
-            axis.plot(*(zip(*done, strict=True) if done else ([], [])), lw=1 if i else 2.5,
-                      label=name, **style)  # fmt: skip
-            axis.plot([K * 1.09 ** (i - 4) for K in failed], [200] * len(failed), ls="", **style)
-        axis.axhline(200, color="0.8", lw=0.8, zorder=0)
-        axis.text(2**3, 280, "collapse not reached", color="0.4", fontsize=8)
-        axis.set(yscale="log", xlabel="classes K", ylabel="seconds", ylim=(5e-4, 600),
-                 title="a U start to collapse, max|(K−1)â − 1| = 1e-3, rtol 1e-4")  # fmt: skip
-        axis.set_xscale("log", base=2)
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    figure.savefig(path, dpi=130, bbox_inches="tight")
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ import scipy.special
 import hadaflow as hf
 import references
 from hadaflow.answers import solve_document, strict
-from hadaflow.dual import Operator, Weights, solve_stage, wright_omega
 from hadaflow.predictions import collapse_log_norms, joining_log_norms
+from hadaflow.stages import Operator, Weights, solve_stage, wright_omega
 
 FIGURE_1 = [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
 
@@ -400,7 +400,7 @@ def test_a_prediction_in_raw_units_and_as_a_function():
     expected = run.diagnostics["predicted_log_norm"]
     assert run.log_norm[-1] == pytest.approx(expected, abs=1e-4)
     anchor = solve(model, raw * a0, hf.Norm(raw * 12 * 16), rtol=1e-4, units="raw", points=2)
-    found = hf.predict_collapse(model, anchor.state(-1), units="raw")
+    found = hf.predict_collapse(model, anchor.state(-1))  # which knows its units
     assert found.log_norm == pytest.approx(expected, abs=1e-3)
     assert found.log_norm < found.log_norm_uniform
     assert found.log10_log10_time == pytest.approx(run.log10_log10_time[-1], abs=1e-3)

@@ -166,9 +166,8 @@ def _together(
 
 def _foretold(runs: list[Trajectory]) -> dict[str, Any]:
     """What runs to `PredictedCollapse` say beside their ends, one entry for each."""
-    names = [
-        n for n in (runs[0].diagnostics if runs else ()) if n.startswith("predicted") or n == "jump"
-    ]
+    said = {name for run in runs for name in run.diagnostics}
+    names = sorted(n for n in said if n.startswith("predicted") or n == "jump")
     return {n: [run.diagnostics.get(n) for run in runs] for n in names}
 
 

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hadaflow.dual import Basis
 from hadaflow.integrate import FIRST_STEP
 from hadaflow.precision import double_precision
+from hadaflow.stages import Basis
 from hadaflow.targets import Norm, PathLength, Time
 
 _LANES = 128

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.dual import Reading, Weights, euler_step
+from hadaflow.dual import Reading, euler_step
 from hadaflow.errors import InputError
 from hadaflow.integrate import Outcome
 from hadaflow.model import CROSS_ENTROPY, UFM
@@ -24,7 +24,8 @@ from hadaflow.predictions import (
 from hadaflow.progress import Progress
 from hadaflow.requests import ASKED, AUTO_METHOD, LN10, Request, u_from_log10
 from hadaflow.runs import ending
-from hadaflow.states import RAW, SCALED, Spectrum
+from hadaflow.stages import Weights
+from hadaflow.states import RAW, Spectrum
 from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 from hadaflow.trajectory import Trajectory
@@ -131,7 +132,7 @@ class CollapsePrediction(NamedTuple):
 
 
 def predict_collapse(
-    model: UFM, anchor: Any, tolerance: float = 1e-3, units: str = SCALED
+    model: UFM, anchor: Any, tolerance: float = 1e-3, units: str | None = None
 ) -> CollapsePrediction:
     """Collapse foretold from a state of the orbit by water filling; see `predictions`.
 
@@ -156,7 +157,7 @@ def predict_collapse(
             model.basis, np.log(start.a / model.temperature), tolerance
         )
     shift = math.log(model.temperature)
-    if units == RAW:
+    if model.result_units(anchor, units) == RAW:
         shift += math.log(model.singular_value_scale)
     return CollapsePrediction(
         level + shift, uniform + shift, log10_log10_time_at_collapse(model.classes, level)

@@ -14,9 +14,7 @@ from jax import lax
 
 from hadaflow.dual import (
     LATE,
-    Basis,
     DualEuler,
-    Operator,
     OrbitArguments,
     OrbitState,
     Reading,
@@ -25,6 +23,7 @@ from hadaflow.dual import (
     read,
 )
 from hadaflow.integrate import Outcome, Status, chunk_to_event, probe
+from hadaflow.stages import Basis, Operator
 from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, Time
 

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.dual import Basis
 from hadaflow.errors import InputError
 from hadaflow.precision import double_precision
+from hadaflow.stages import Basis
 
 ANCHOR = 12.0  # ‖a‖₁ of the soft anchor over √K
 
