@@ -33,7 +33,8 @@ def _compiled_code_of_one_module():
 
 
 # Cases of `make slow`, so that `make test` stays within its quarter of an hour: each repeats, at another
-# setting, what a sibling or the test of the whole family checks there.
+# setting, what a sibling or the test of the whole family checks there. Only the claim on the basin of
+# collapse, a minute long, is checked nowhere else but by `hadaflow verify`.
 _LATER = (
     "test_claim_has_its_expected_status[collapse-basin",
     "test_a_mutant_changes_the_status[collapse-basin-0",
