@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hadaflow as hf
-from hadaflow.theory.certify import Flow, enclose, exact, metric_rate, sylvester_psi
+from hadaflow.theory.ball_flow import Flow, sylvester_psi
+from hadaflow.theory.balls import enclose, exact
+from hadaflow.theory.certify import metric_rate
 from hadaflow.theory.states import proven_signs, pushed_states, random_states
 
 METRICS = ("kl", "reverse_kl", "l2", "frobenius", "log_ratio")
@@ -80,14 +82,14 @@ def test_exact_reads_numbers_as_written():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("l2", ["1"] * 6), "`classes` must be a power of two"),
+        (("l2", ["1"] * 6), "`a` must have K − 1 entries, K a power of two"),
         (("l2", ["1", "-1", "1"]), "`a` must hold positive numbers"),
         (("l2", ["1", "0", "1"]), "`a` must hold positive numbers"),
-        (("l2", []), "`a` must hold positive numbers"),
+        (("l2", []), "`a` must have K − 1 entries"),
         (("l2", ["1", "x", "1"]), "`a` must hold finite numbers, but has 'x'"),
         (("l2", [1, float("nan"), 1]), "`a` must hold finite numbers, but has nan"),
         (("l3", ["1", "2", "3"]), "Unknown metric 'l3'; allowed are kl"),
-        (("l2", ["1", "2", "3"], None, 3), "`depth` must be 1 or 2, but is 3"),
+        (("l2", ["1", "2", "3"], None, 0), "`depth` must be from 1 to 100, but is 0"),
     ],
 )
 def test_nothing_is_proven_about_nonsense(arguments, told):

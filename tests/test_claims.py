@@ -11,7 +11,8 @@ from hadaflow import hadamard, linearized, mse_exact, solve
 from hadaflow.paper.experiment import HADAMARD, RANDOM
 from hadaflow.paper.orbits import orbit_data
 from hadaflow.states import Parameters
-from hadaflow.theory.certify import exact, sylvester_psi
+from hadaflow.theory.ball_flow import sylvester_psi
+from hadaflow.theory.balls import exact
 from hadaflow.theory.claim import CLAIMS, STATUSES, finding, larger
 from hadaflow.theory.claims import (
     basin,

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import runpy
@@ -114,11 +115,47 @@ def test_the_site_has_every_page_and_the_reference_every_name():
     for page in (ROOT / "docs").glob("*.md"):
         assert f": {page.name}\n" in site, page.name
     reference = (ROOT / "docs" / "reference.md").read_text()
-    documented = set(re.findall(r"^::: hadaflow\.\w+\.(\w+)$", reference, re.MULTILINE))
+    documented = set(re.findall(r"^::: hadaflow\.[\w.]+\.(\w+)$", reference, re.MULTILINE))
     assert set(hadaflow.__all__) <= documented, set(hadaflow.__all__) - documented
     for path in re.findall(r"^::: ([\w.]+)$", reference, re.MULTILINE):
         module, name = path.rsplit(".", 1)
         assert hasattr(importlib.import_module(module), name), path
+
+
+CERTIFICATES = sorted((ROOT / "docs" / "certificates").glob("*.json"))
+
+
+def test_every_certificate_of_the_results_page_holds_and_has_its_row():
+    from hadaflow.theory.certify import recheck
+
+    page = (ROOT / "docs" / "counterexamples.md").read_text()
+    linked = set(re.findall(r"\(certificates/([\w-]+\.json)\)", page))
+    assert linked == {path.name for path in CERTIFICATES} and len(linked) > 50
+    assert f"{len(linked)} certified" in (ROOT / "CHANGELOG.md").read_text()
+    for path in CERTIFICATES:
+        verdict = recheck(path)
+        assert verdict.holds and verdict.certificate.sign == 1, path.name
+        row = next(
+            line for line in page.splitlines() if f"({path.parent.name}/{path.name})" in line
+        )
+        assert f"| {json.loads(path.read_text())['enclosure']} |" in row
+
+
+def test_the_results_are_what_the_other_code_path_finds():
+    """JAX at the certified states, for one certificate of each metric."""
+    seen = {}
+    for path in CERTIFICATES:
+        document = json.loads(path.read_text())
+        seen.setdefault((document["metric"], document["problem"]["depth"]), document)
+    assert len(seen) >= 7
+    for (metric, depth), document in seen.items():
+        model = hadaflow.UFM(
+            document["problem"]["classes"], group=document["problem"]["group"], depth=depth
+        )
+        C = None if document["C"] is None else [float(v) for v in document["C"][0]]
+        state = hadaflow.spectrum([float(v) for v in document["a"]], C)
+        rate = float(hadaflow.rate(metric, model, state))
+        assert rate == pytest.approx(float(document["enclosure"][1:].split()[0]), rel=1e-6)
 
 
 def test_every_dependency_has_its_line():

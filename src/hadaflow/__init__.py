@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from hadaflow.solver import solve
     from hadaflow.states import Parameters, Spectrum, circulant, parameters, spectrum
     from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady, Time
+    from hadaflow.theory.atlas import Atlas, atlas
+    from hadaflow.theory.certify import Certificate, certify, recheck
+    from hadaflow.theory.hunt import Hunt, hunt
+    from hadaflow.theory.portrait import portrait
+    from hadaflow.theory.rise import Rise, worst_rise
     from hadaflow.trajectory import Trajectory, load
     from hadaflow.transforms import walsh_hadamard
 
@@ -54,6 +59,11 @@ _HOME = {
     "solver": ["solve"],
     "states": ["Parameters", "Spectrum", "circulant", "parameters", "spectrum"],
     "targets": ["Collapse", "Norm", "PathLength", "PredictedCollapse", "Steady", "Time"],
+    "theory.atlas": ["Atlas", "atlas"],
+    "theory.certify": ["Certificate", "certify", "recheck"],
+    "theory.hunt": ["Hunt", "hunt"],
+    "theory.portrait": ["portrait"],
+    "theory.rise": ["Rise", "worst_rise"],
     "trajectory": ["Trajectory", "load"],
     "transforms": ["walsh_hadamard"],
 }
@@ -66,6 +76,8 @@ __all__ = [  # noqa: RUF022 (in the order of use)
     "solve", "Time", "Collapse", "PredictedCollapse", "Norm", "PathLength", "Steady", "descend",
     "estimate", "Estimate", "predict_collapse", "CollapsePrediction",
     "Trajectory", "load", "measure", "rate", "metric_names",
+    "certify", "Certificate", "recheck", "hunt", "Hunt", "worst_rise", "Rise", "atlas", "Atlas",
+    "portrait",
     "margins", "max_margin", "MaxMargin", "linearized", "mse_exact",
     "fixed_point", "hierarchical_labels", "stability_limit", "walsh_hadamard", "InputError",
 ]  # fmt: skip

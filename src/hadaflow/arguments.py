@@ -241,6 +241,44 @@ def train_start(
     return hadamard(model, spectrum(values, C, units=RAW))
 
 
+def exact_numbers(name: str, text: str) -> list[str]:
+    """Decimals or fractions as written, for what is to be exact."""
+    from fractions import Fraction
+
+    parts = text.replace(",", " ").split()
+    for part in parts:
+        try:
+            # The exponent is looked at first: 1e999999999 is a long way to a fraction.
+            number = float(part) if "e" in part.lower() else Fraction(part)
+            if len(part) > 4000 or not abs(number) < math.inf:
+                raise ValueError
+        except (ValueError, ZeroDivisionError, OverflowError):
+            raise InputError(
+                f"Argument `{name}` must be decimals or fractions separated by commas, but has "
+                f"{part[:80]!r}."
+            ) from None
+    return parts
+
+
+def exact_start(text: str, model: Any) -> list[str]:
+    """Singular values as written; those that are drawn, as their floats print."""
+    if text.startswith("uniform:"):
+        values, _ = parse_start(text, model, None, "scaled")
+        return [repr(float(v)) for v in values.a]
+    return exact_numbers("start", _read("start", Path(text[1:])) if text.startswith("@") else text)
+
+
+def exact_unbalanced(text: str | None) -> Any:
+    """`parse_unbalanced`, the numbers as written."""
+    if text is None:
+        return None
+    parse_unbalanced(text)  # refuses what is no number, and rows of different length
+    rows = [exact_numbers("unbalanced", row) for row in text.split(";")]
+    if len(rows) > 1:
+        return rows
+    return rows[0][0] if len(rows[0]) == 1 else rows[0]
+
+
 def check_output(out: Path | None) -> None:
     """Refuse before the work what would fail after it."""
     from hadaflow.files import check_writable

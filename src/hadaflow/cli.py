@@ -39,6 +39,7 @@ from hadaflow.arguments import (
     train_start,
 )  # fmt: skip
 from hadaflow.errors import InputError
+from hadaflow.lab_commands import register
 
 app = typer.Typer(
     name="hadaflow",
@@ -342,6 +343,8 @@ def verify_command(
         print(f"hadaflow: not as expected: {'; '.join(wrong)}", file=sys.stderr)
         raise typer.Exit(1)
 
+
+register(app)
 
 # Typer brings its own copy of click, or uses the installed one, depending on its version.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]

@@ -228,7 +228,7 @@ def _check_angles(metric: Metric, model: UFM) -> None:
 @functools.lru_cache(maxsize=256)
 def _compiled(metric: Metric, model: UFM, view: str, raw: bool, flow: str | None):
     """Compiled, batched evaluation; kept, because trajectories ask for the same metric again."""
-    function = _as_function(metric, model, view, raw)
+    function = as_function(metric, model, view, raw)
     velocity = _full_velocity if view == "full" else _reduced_velocity
     clock = _clock_scale(model, view, raw, flow)
 
@@ -248,7 +248,9 @@ def _compiled(metric: Metric, model: UFM, view: str, raw: bool, flow: str | None
     return jax.jit(jax.vmap(one))
 
 
-def _as_function(metric: Metric, model: UFM, view: str, raw: bool) -> Callable[..., Any]:
+def as_function(
+    metric: Metric, model: UFM, view: str = "reduced", raw: bool = False
+) -> Callable[..., Any]:
     """The metric as a function of the arrays of a state; a user's own sees `a` in the run's units."""
     if view == "full":
         if isinstance(metric, str):

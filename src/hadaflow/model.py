@@ -84,7 +84,7 @@ class UFM(Problem):
         weights = self.basis.weights
         smallest = jnp.min(margins, axis=-1, keepdims=True)
         e = jnp.exp(smallest - margins)
-        counted = e if weights is None else e * weights
+        counted = e if weights is None else e * np.broadcast_to(weights, e.shape)
         total = jnp.sum(counted, axis=-1, keepdims=True)
         soft_minimum = (smallest - jnp.log(total))[..., 0]
         direction, slowness = self.basis.padded_psi(e) / total, jax.nn.softplus(soft_minimum)

@@ -18,6 +18,7 @@ from hadaflow import distances, metrics, plotting
 from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
 from hadaflow.files import write_atomically
+from hadaflow.itineraries import Visit, between_points, check_scope, itinerary
 from hadaflow.layers import layer_axes
 from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Parameters, Spectrum
@@ -194,6 +195,30 @@ class Trajectory:
     def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
         """Exact derivative of `metric` along the flow at every saved point."""
         return metrics.rate(metric, self.model, self._states(), flow=flow, units=self.units)
+
+    def itinerary(self, tolerance: float = 0.05) -> list[Visit]:
+        """The saddles the run lingers near: within `tolerance` of the limit on a support, in order.
+
+        The distance is total variation of the direction. For one reduced run whose layers are
+        balanced, of up to 64 free modes, that tends to collapse.
+        """
+        check_scope(self.model)
+        if self.view != "reduced" or self.log_a.ndim != 2:
+            kind = "a batch" if self.view == "reduced" else "of the full view"
+            raise InputError(f"An itinerary needs one reduced run, but this trajectory is {kind}.")
+        if np.any(self.C) or "angles" in self.arrays:
+            raise InputError(
+                "An itinerary needs balanced layers (`C` = 0) and modes without phases: in other runs "
+                "modes do not stay zero, or turn."
+            )
+        raw = self.units == RAW
+        log_a = self.log_a - (np.log(self.model.singular_value_scale) if raw else 0.0)
+        shift = np.log10(self.model.time_scale) if raw else 0.0
+        log_a, times = between_points(self.model, log_a, self.log10_time + shift)
+        norm = np.logaddexp.reduce(self.model.nontrivial(log_a), axis=-1)
+        return itinerary(
+            self.model.basis, np.exp(log_a - norm[:, None]), times - shift, tolerance
+        )  # fmt: skip
 
     def _states(self, metric: metrics.Metric = "") -> Spectrum | Parameters:
         if self.view == "full":

@@ -1,185 +1,41 @@
-r"""Rigorous signs: exact rational input, enclosures in ball arithmetic (python-flint).
+r"""Certificates: rigorous signs of the rate of a metric, as small files that anyone can check again.
 
-Nothing here uses the model or the metrics of the rest: the flow and the derivative of each metric
-are written down once more, from their definitions, over balls that contain the exact value. A sign
-read off a ball that excludes zero is a proof.
+Checking computes everything anew in ball arithmetic, from the definitions in `ball_flow` and
+`ball_metrics`: nothing here uses the model, the metrics or JAX, and nothing in a file is believed.
 """
 
 import dataclasses
-import functools
-import numbers
+import json
+import os
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
 from fractions import Fraction
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import flint
-from flint import arb, fmpq
+from flint import arb
 
-from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
+from hadaflow.files import write_atomically
+from hadaflow.theory.ball_flow import CROSS_ENTROPY, Flow, Matrix, Setting
+from hadaflow.theory.ball_metrics import METRICS, check_setting
+from hadaflow.theory.balls import LAST_BITS, Enclosure, enclose, exact, written
+from hadaflow.theory.exact_problems import (
+    LARGEST,
+    Rows,
+    broken,
+    entry_list,
+    exact_differences,
+    problem_document,
+    read_problem,
+    setting_of,
+    written_number,
+)
+from hadaflow.theory.own_metrics import exact_metric, load_metric, metric_name, source_digest
 
-Balls = list[Any]  # flint.arb has no type stubs
-Matrix = Sequence[Sequence[int]]
-_FIRST_BITS, _LAST_BITS = 64, 2**14
-
-
-def exact(value: Any) -> Fraction:
-    """A number as the rational it is: decimals and fractions as written, floats as stored.
-
-    Examples:
-        >>> exact("1.25"), exact("1/3"), exact(0.5)
-        (Fraction(5, 4), Fraction(1, 3), Fraction(1, 2))
-    """
-    try:
-        if isinstance(value, numbers.Integral):  # NumPy's integers too, of any size
-            return Fraction(int(value))
-        if isinstance(value, str | Decimal | Fraction):
-            return Fraction(value)
-        return Fraction(float(value))
-    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
-        raise InputError(f"Argument `a` must hold finite numbers, but has {value!r}.") from None
-
-
-def ball(value: Fraction) -> Any:
-    """The rational as a ball, rounded outward at the working precision."""
-    return arb(fmpq(value.numerator, value.denominator))
-
-
-@functools.cache
-def sylvester_psi(K: int) -> tuple[tuple[int, ...], ...]:
-    """Ψ = 11ᵀ − X over the integers: entry 2 where bits i and j share an odd number of ones, else 0."""
-    return tuple(tuple(2 * ((i & j).bit_count() % 2) for j in range(1, K)) for i in range(1, K))
-
-
-@dataclasses.dataclass(frozen=True)
-class Flow:
-    r"""The reduced flow at one state, over balls: $x = \Psi a$, $e = e^{-x}$, $b$, $D$, $\dot a$.
-
-    `depth` 2 is Eq. (9), $\dot a = a\,b/D$; depth 1 is direct logit optimization, $\dot a = b/D$.
-    """
-
-    state: tuple[Fraction, ...]
-    a: Balls
-    x: Balls
-    e: Balls
-    b: Balls
-    D: Any
-    velocity: Balls
-
-    @classmethod
-    def at(cls, a: Sequence[Fraction], psi: Matrix | None = None, depth: int = 2) -> "Flow":
-        psi = sylvester_psi(len(a) + 1) if psi is None else psi
-        balls = [ball(v) for v in a]
-        x = multiply(psi, balls)
-        e = [(-v).exp() for v in x]
-        b = multiply(psi, e)
-        D = sum(e, arb(1))
-        weights = balls if depth == 2 else [arb(1)] * len(balls)
-        velocity = [w * v / D for w, v in zip(weights, b, strict=True)]
-        return cls(tuple(a), balls, x, e, b, D, velocity)
-
-
-def multiply(matrix: Matrix, vector: Balls) -> Balls:
-    """An integer matrix times a vector of balls; zeros cost nothing."""
-    return [sum((m * v for m, v in zip(row, vector, strict=True) if m), arb(0)) for row in matrix]
-
-
-# --- derivatives of the metrics along a velocity, from their definitions --------------------------
-
-
-def _direction_rate(flow: Flow) -> tuple[Balls, Balls]:
-    """â and dâ/dt = (ȧ − â Σȧ)/‖a‖₁, for positive a."""
-    norm, growth = sum(flow.a, arb(0)), sum(flow.velocity, arb(0))
-    a_hat = [v / norm for v in flow.a]
-    return a_hat, [(v - h * growth) / norm for v, h in zip(flow.velocity, a_hat, strict=True)]
-
-
-def kl_rate(flow: Flow) -> Any:
-    """KL(uniform ‖ â) = log‖a‖₁ − mean log a − log(K−1)."""
-    growth = sum(flow.velocity, arb(0)) / sum(flow.a, arb(0))
-    logs = sum((v / a for v, a in zip(flow.velocity, flow.a, strict=True)), arb(0))
-    return growth - logs / len(flow.a)
-
-
-def reverse_kl_rate(flow: Flow) -> Any:
-    """KL(â ‖ uniform) = log(K−1) + Σ â log â, so Σ dâ log â (as Σ dâ = 0)."""
-    a_hat, rates = _direction_rate(flow)
-    return sum((r * h.log() for r, h in zip(rates, a_hat, strict=True)), arb(0))
-
-
-def l2_rate(flow: Flow) -> Any:
-    """M = ½ Σ (â − 1/(K−1))², so Σ â dâ."""
-    a_hat, rates = _direction_rate(flow)
-    return sum((r * h for r, h in zip(rates, a_hat, strict=True)), arb(0))
-
-
-def frobenius_rate(flow: Flow) -> Any:
-    """M̃ = 2 − 2 Σa/(‖a‖₂ √(K−1))."""
-    total, growth = sum(flow.a, arb(0)), sum(flow.velocity, arb(0))
-    square = sum((v * v for v in flow.a), arb(0))
-    inner = sum((v * w for v, w in zip(flow.a, flow.velocity, strict=True)), arb(0))
-    return (
-        -2 * (growth * square - total * inner) / (square.sqrt() * square * arb(len(flow.a)).sqrt())
-    )
-
-
-def log_ratio_rate(flow: Flow) -> Any:
-    """Max log a − min log a, to the right: among tied entries the one that leaves first decides."""
-    rates = [v / w for v, w in zip(flow.velocity, flow.a, strict=True)]
-
-    def tied(extreme: Fraction) -> Balls:
-        return [r for r, v in zip(rates, flow.state, strict=True) if v == extreme]
-
-    top = functools.reduce(lambda p, q: p.max(q), tied(max(flow.state)))
-    return top - functools.reduce(lambda p, q: p.min(q), tied(min(flow.state)))
-
-
-RATES: dict[str, Callable[[Flow], Any]] = {
-    "kl": kl_rate,
-    "reverse_kl": reverse_kl_rate,
-    "l2": l2_rate,
-    "frobenius": frobenius_rate,
-    "log_ratio": log_ratio_rate,
-}
-
-
-# --- deciding signs ------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Enclosure:
-    """A ball around the exact value, and the sign it proves (0 when it proves none)."""
-
-    ball: Any
-    bits: int
-
-    @property
-    def sign(self) -> int:
-        return 1 if self.ball > 0 else -1 if self.ball < 0 else 0
-
-    @property
-    def value(self) -> float:
-        return float(self.ball.mid())
-
-    def __str__(self) -> str:
-        return self.ball.str(20)
-
-
-def enclose(function: Callable[[], Any], relative: float = 1e-15) -> Enclosure:
-    """Evaluate with more and more bits until the sign is proven and the ball is `relative`ly small.
-
-    Gives up at 2^14 bits, which an exact zero reaches, or a value below about 10^−4900 of its terms.
-    """
-    bits = _FIRST_BITS
-    while True:
-        with flint.ctx.workprec(bits):
-            result = function()
-            size = abs(result.mid())
-            done = size > 0 and bool(result.rad() <= size * relative)
-        if done or bits >= _LAST_BITS:
-            return Enclosure(result, bits)
-        bits *= 2
+SCHEMA = "hadaflow-certificate-1"
+_TIGHT = 1e-12  # relative radius that a stated enclosure may have
 
 
 def metric_rate(
@@ -189,19 +45,319 @@ def metric_rate(
     depth: int = 2,
     relative: float = 1e-15,
 ) -> Enclosure:
-    """Rigorous enclosure of dm/dt along the reduced flow (scaled units) at an exactly given state.
+    """Rigorous enclosure of dm/dt along the reduced flow on Sylvester's basis, in scaled units.
 
     Examples:
         >>> print(metric_rate("l2", ["1", "1", "1", "1.25", "0.01", "0.01", "0.01"]).sign)
         1
     """
     state = [exact(v) for v in a]
-    if metric not in RATES:
-        raise InputError(f"Unknown metric {metric!r}; allowed are {', '.join(RATES)}.")
-    if depth not in (1, 2):
-        raise InputError(f"Argument `depth` must be 1 or 2, but is {depth!r}.")
-    if min(state, default=Fraction(0)) <= 0:
-        raise InputError("Argument `a` must hold positive numbers, one for each non-trivial mode.")
-    if psi is None:
-        Sylvester(len(state) + 1)  # refuses a number of modes that is not 2^m − 1
-    return enclose(lambda: RATES[metric](Flow.at(state, psi, depth)), relative)
+    if len(state) & (len(state) + 1) or not state:
+        raise InputError(
+            "Argument `a` must have K − 1 entries, K a power of two, one for each non-trivial mode, "
+            f"but has {len(state)}."
+        )
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 100:
+        raise InputError(f"Argument `depth` must be from 1 to 100, but is {depth!r}.")
+    setting = Setting.walsh(len(state) + 1, depth)
+    check_setting(metric, setting)
+    _check_positive(state)
+    return enclose(lambda: METRICS[metric](Flow.of(setting, state, psi=psi)).rate, relative)
+
+
+def _check_positive(state: Sequence[Fraction]) -> None:
+    for value in state:
+        if value <= 0:
+            raise InputError(
+                "Argument `a` must hold positive numbers, one for each free mode, but has "
+                f"{written(value)}."
+            )
+
+
+# --- certificates --------------------------------------------------------------------------------
+
+_WORD = {1: "rises", -1: "falls", 0: "has an undecided sign"}
+_RELATION = {1: "> 0", -1: "< 0", 0: "undecided"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """A proven sign of dm/dt at one exact state, in scaled units.
+
+    `sign` is 1 (the metric rises), −1 (it falls) or 0 (not decided with `bits` bits). `save` writes a
+    file that `hadaflow certify FILE` checks from scratch.
+    """
+
+    metric: str
+    setting: Setting
+    a: tuple[Fraction, ...]
+    C: Rows | None
+    enclosure: str
+    bits: int
+    sign: int
+    rate: float
+    source: str | None = None
+
+    @property
+    def statement(self) -> str:
+        """What is proven, in one line."""
+        group = " × ".join(f"Z_{n}" for n in self.setting.group)
+        at = ", ".join(written(v) for v in self.a)
+        return f"d({self.metric})/dt {_RELATION[self.sign]} at a = ({at}) on {group}" + _rest(self)
+
+    def to_document(self) -> dict[str, Any]:
+        """The certificate as plain data."""
+        return {
+            "schema": SCHEMA,
+            "statement": self.statement,
+            "metric": self.metric,
+            "source": self.source,
+            "problem": problem_document(self.setting),
+            "a": [written(v) for v in self.a],
+            "C": None if self.C is None else [[written(v) for v in row] for row in self.C],
+            "sign": self.sign,
+            "enclosure": self.enclosure,
+            "bits": self.bits,
+            "versions": _versions(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the certificate as JSON; all of it or nothing."""
+        if not self.sign:
+            raise InputError(
+                f"Nothing is proven: the sign is undecided with {self.bits} bits, so there is no "
+                "certificate to write."
+            )
+        text = json.dumps(self.to_document(), ensure_ascii=False, indent=1) + "\n"
+        write_atomically(Path(path), lambda tmp: Path(tmp).write_text(text, encoding="utf-8"))
+
+    def __str__(self) -> str:
+        return f"{self.statement}\n  rate {self.enclosure} ({self.bits} bits)"
+
+
+def _rest(certificate: Certificate) -> str:
+    """What differs from the paper's model."""
+    setting = certificate.setting
+    parts = [] if setting.depth == 2 else [f"depth {setting.depth}"]
+    if certificate.C is not None:
+        rows = "; ".join(", ".join(written(v) for v in row) for row in certificate.C)
+        parts.append(f"C = ({rows})")
+    if setting.loss != CROSS_ENTROPY:
+        parts.append(setting.loss)
+    if setting.label_smoothing:
+        parts.append(f"label smoothing {written(setting.label_smoothing)}")
+    if setting.label_distribution is not None:
+        parts.append(f"labels ({', '.join(written(q) for q in setting.label_distribution)})")
+    if setting.temperature != 1:
+        parts.append(f"temperature {written(setting.temperature)}")
+    if any(setting.weight_decay):
+        decays = ", ".join(written(v) for v in setting.weight_decay)
+        parts.append(f"weight decay ({decays}), {setting.samples} samples, {setting.reduction}")
+    return "".join(f", {part}" for part in parts)
+
+
+def _versions() -> dict[str, str]:
+    try:
+        own = metadata.version("hadaflow")
+    except metadata.PackageNotFoundError:  # run from its sources, without being installed
+        own = "not installed"
+    return {
+        "hadaflow": own,
+        "python-flint": flint.__version__,
+        "FLINT": flint.__FLINT_VERSION__,
+    }
+
+
+def certify(
+    metric: Any,
+    a: Iterable[Any],
+    flow: Any = None,
+    *,
+    C: Any = None,
+    balls: Callable[..., Any] | None = None,
+    most_bits: int = LAST_BITS,
+) -> Certificate:
+    r"""Prove the sign of dm/dt at an exactly given state, in ball arithmetic.
+
+    Args:
+        metric: A metric's name, `module:function`, or your own function of `a`, written with
+            arithmetic and `hadaflow.expressions`.
+        a: Singular values of the free modes, scaled units: decimals or fractions as text ("0.1",
+            "1/3") are taken as written, floats as the binary fractions they are.
+        flow: The `UFM` whose flow moves the state; left out, the paper's model with K − 1 entries.
+        C: Differences of the squared layer singular values, as in `spectrum`; zero if left out.
+        balls: For a function of your own in JAX: the same metric as a function of a sequence of
+            `flint.arb`-like numbers (arithmetic, `log`, `exp`, `sqrt`, `max`, `min`).
+        most_bits: Precision is doubled from 64 bits until the sign is proven, up to this.
+
+    Examples:
+        >>> found = certify("l2", ["1", "1", "1", "1.25", "0.01", "0.01", "0.01"])
+        >>> found.sign, found.enclosure[:7]
+        (1, '[0.0007')
+    """
+    if isinstance(a, str) or not isinstance(a, Iterable):
+        raise InputError(f"Argument `a` must be a list of numbers, but is {a!r}.")
+    if flow is not None and not hasattr(flow, "label_distribution"):
+        raise InputError(f"Argument `flow` must be a UFM, but is {type(flow).__name__}.")
+    state = tuple(exact(v) for v in a)
+    if flow is None:
+        if len(state) & (len(state) + 1) or not state:
+            raise InputError(
+                f"Argument `flow` must be a UFM for {len(state)} singular values: left out, there "
+                "must be K − 1 of them, K a power of two."
+            )
+        setting = dataclasses.replace(
+            Setting.walsh(len(state) + 1), weight_decay=(Fraction(0), Fraction(0))
+        )
+    else:
+        setting = setting_of(flow)
+    if not isinstance(most_bits, int) or not 64 <= most_bits <= 2**20:
+        raise InputError(f"Argument `most_bits` must be from 64 to 2^20, but is {most_bits!r}.")
+    function = load_metric(metric) if isinstance(metric, str) and ":" in metric else metric
+    source = None
+    if callable(function):
+        source = source_digest(balls or function)
+    return _prove(
+        metric_name(balls or metric), setting, state, exact_differences(setting, C, len(state)), source,
+        balls or function, most_bits,
+    )  # fmt: skip
+
+
+def _prove(
+    name: str, setting: Setting, state: tuple[Fraction, ...], C: Rows | None, source: str | None,
+    function: Any, most_bits: int,
+) -> Certificate:  # fmt: skip
+    """The certificate of what ball arithmetic finds."""
+    wanted = setting.modes + setting.has_constant_mode
+    if setting.classes > LARGEST:
+        raise InputError(
+            f"Certificates go to {LARGEST} classes, but the problem has {setting.classes}."
+        )
+    if len(state) != wanted:
+        raise InputError(
+            f"Argument `a` must have {wanted} singular values for `classes` = {setting.classes} on "
+            f"the group {setting.group}, but has {len(state)}."
+        )
+    _check_positive(state)
+    if callable(function):
+        evaluate = exact_metric(function)
+    else:
+        check_setting(function, setting)
+        evaluate = METRICS[function]
+    found = enclose(lambda: evaluate(Flow.of(setting, state, C)).rate, most_bits=most_bits)
+    return Certificate(
+        name, setting, state, C, str(found), found.bits, found.sign, found.value, source
+    )
+
+
+# --- checking a file -----------------------------------------------------------------------------
+
+
+_KEYS = {
+    "schema", "statement", "metric", "source", "problem", "a", "C", "sign", "enclosure", "bits",
+    "versions",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What came of checking a certificate: does it hold, and if not, why not."""
+
+    holds: bool
+    reason: str
+    certificate: Certificate  # computed anew
+
+
+def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The document in a file, unchecked."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        document = json.loads(text)
+    except OSError as error:
+        raise InputError(f"Cannot read {str(path)!r}: {error.strerror}.") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"Cannot read {str(path)!r}: not a JSON document.") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        given = document.get("schema") if isinstance(document, dict) else None
+        raise InputError(
+            f"Cannot check {str(path)!r}: its schema is {given!r}, but this version checks {SCHEMA!r}."
+        )
+    return document
+
+
+def recheck(
+    certificate: str | os.PathLike[str] | dict[str, Any], metric: Callable[..., Any] | None = None
+) -> Verdict:
+    """Check a certificate from scratch: a file, or its document.
+
+    The rate is enclosed anew from the input alone. The certificate holds if the new enclosure proves
+    the sign it states, lies inside the enclosure it states, and the statement is the one that follows.
+    Give `metric` for a function of your own that cannot be imported by its name.
+    """
+    document = certificate if isinstance(certificate, dict) else read_certificate(certificate)
+    if set(document) != _KEYS:
+        strange = sorted(set(document) ^ _KEYS)
+        raise InputError(f"The certificate cannot be used: check its entries {', '.join(strange)}.")
+    setting = read_problem(document.get("problem"))
+    state = tuple(written_number(v) for v in entry_list(document, "a"))
+    rows = document.get("C")
+    C = None
+    if rows is not None:
+        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+            raise broken("C", rows)
+        C = exact_differences(
+            setting, [[written_number(v) for v in row] for row in rows], len(state)
+        )
+    name, source = document.get("metric"), document.get("source")
+    if not isinstance(name, str):
+        raise broken("metric", name)
+    function: Any = name
+    if ":" in name:
+        function = load_metric(name) if metric is None else metric
+        if source_digest(function) != source:
+            raise InputError(
+                f"The certificate is for other code: `{name}` reads differently than the function "
+                "it was made for."
+            )
+    bits = document.get("bits")
+    if type(bits) is not int or not 1 <= bits <= LAST_BITS:
+        raise broken("bits", bits)
+    stated = _ball_of(document.get("enclosure"))
+    again = _prove(name, setting, state, C, source, function, LAST_BITS)
+    reason = ""
+    if again.sign == 0:
+        reason = f"the sign is undecided with {again.bits} bits"
+    elif document.get("sign") != again.sign:
+        reason = f"{name} {_WORD[again.sign]} there: the rate is {again.enclosure}"
+    elif bits < again.bits:
+        reason = f"{bits} bits do not prove it: {again.bits} are needed"
+    elif not (stated.rad() <= abs(stated.mid()) * _TIGHT and _contains(stated, again, function)):
+        reason = f"the enclosure is not that of the rate, which is {again.enclosure}"
+    elif document.get("statement") != again.statement:
+        reason = f"the statement is not what is proven, which is: {again.statement}"
+    return Verdict(not reason, reason or again.statement, again)
+
+
+def _ball_of(text: Any) -> Any:
+    try:
+        if not isinstance(text, str) or len(text) > 1000:
+            raise ValueError
+        with flint.ctx.workprec(512):
+            return arb(text)
+    except ValueError:
+        raise broken("enclosure", text) from None
+
+
+def _contains(stated: Any, again: Certificate, function: Any) -> bool:
+    """Is the rate inside the stated ball? With more bits, until it is clear."""
+    evaluate = exact_metric(function) if callable(function) else METRICS[function]
+    bits = 2 * again.bits
+    while bits <= 2 * LAST_BITS:
+        with flint.ctx.workprec(bits):
+            rate = evaluate(Flow.of(again.setting, again.a, again.C)).rate
+            if stated.contains(rate):
+                return True
+            if not stated.overlaps(rate):
+                return False
+        bits *= 2
+    return False

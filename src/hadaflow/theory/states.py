@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from hadaflow.precision import double_precision
-from hadaflow.theory.certify import Enclosure, exact
+from hadaflow.theory.balls import Enclosure, exact
 
 
 def random_states(K: int, count: int, seed: int, low: float = -4, high: float = 1.5) -> np.ndarray:

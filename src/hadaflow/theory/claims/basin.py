@@ -13,7 +13,9 @@ from scipy.optimize import minimize
 from hadaflow import distances
 from hadaflow.bases import Sylvester
 from hadaflow.precision import double_precision
-from hadaflow.theory.certify import ball, enclose, exact, metric_rate, sylvester_psi
+from hadaflow.theory.ball_flow import sylvester_psi
+from hadaflow.theory.balls import ball, enclose, exact
+from hadaflow.theory.certify import metric_rate
 from hadaflow.theory.claim import CERTIFIED, Finding, claim, finding
 from hadaflow.theory.claims.monotonicity import PsiOf, agrees, relative_rate
 from hadaflow.theory.states import random_states

@@ -15,7 +15,7 @@ from hadaflow.precision import double_precision
 from hadaflow.solver import solve
 from hadaflow.states import RAW, spectrum
 from hadaflow.targets import Collapse
-from hadaflow.theory.certify import Flow, sylvester_psi
+from hadaflow.theory.ball_flow import Flow, sylvester_psi
 from hadaflow.theory.claim import CORRECTED, Finding, claim, finding, larger
 from hadaflow.theory.claims.structure import (
     block_layout,

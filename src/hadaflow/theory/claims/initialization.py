@@ -11,7 +11,8 @@ from hadaflow.model import UFM
 from hadaflow.solver import solve
 from hadaflow.states import RAW, Parameters
 from hadaflow.targets import Norm
-from hadaflow.theory.certify import Flow, ball, exact
+from hadaflow.theory.ball_flow import Flow
+from hadaflow.theory.balls import ball, exact
 from hadaflow.theory.claim import CORRECTED, Finding, claim, finding
 
 _SHAPE = ("0.1", "0.3", "0.2", "0.05", "0.15", "0.12", "0.08")  # K = 8, sum 1

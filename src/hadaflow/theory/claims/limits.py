@@ -16,7 +16,8 @@ from hadaflow.model import UFM
 from hadaflow.paper.orbits import orbit_data, turning_points
 from hadaflow.solver import solve
 from hadaflow.targets import Norm
-from hadaflow.theory.certify import Flow, Matrix, ball, enclose, exact, multiply, sylvester_psi
+from hadaflow.theory.ball_flow import Flow, Matrix, multiply, sylvester_psi
+from hadaflow.theory.balls import ball, enclose, exact
 from hadaflow.theory.claim import CERTIFIED, CORRECTED, Finding, claim, finding, larger
 from hadaflow.theory.states import exactly, pushed_states, random_states
 

@@ -15,7 +15,9 @@ from hadaflow.model import UFM
 from hadaflow.solver import solve
 from hadaflow.states import RAW, spectrum
 from hadaflow.targets import Collapse
-from hadaflow.theory.certify import Flow, Matrix, ball, enclose, exact, metric_rate, sylvester_psi
+from hadaflow.theory.ball_flow import Flow, Matrix, sylvester_psi
+from hadaflow.theory.balls import ball, enclose, exact
+from hadaflow.theory.certify import metric_rate
 from hadaflow.theory.claim import CERTIFIED, Finding, claim, finding, larger
 from hadaflow.theory.claims.structure import block_psi
 from hadaflow.theory.states import proven_signs, pushed_states, random_states

@@ -12,7 +12,7 @@ from hadaflow.model import UFM
 from hadaflow.precision import double_precision
 from hadaflow.solver import solve
 from hadaflow.targets import PathLength
-from hadaflow.theory.certify import Flow
+from hadaflow.theory.ball_flow import Flow
 from hadaflow.theory.claim import CORRECTED, Finding, claim, finding, larger
 from hadaflow.theory.claims.dynamics import reduced_field, scaled_energy
 from hadaflow.theory.states import exactly, random_states

@@ -8,7 +8,7 @@ import numpy as np
 from hadaflow.bases import Sylvester
 from hadaflow.initial import lift
 from hadaflow.model import UFM
-from hadaflow.theory.certify import sylvester_psi
+from hadaflow.theory.ball_flow import sylvester_psi
 from hadaflow.theory.claim import CERTIFIED, CORRECTED, Finding, claim, finding, larger
 from hadaflow.transforms import sylvester_matrix
 

@@ -1,0 +1,352 @@
+"""The commands of the theory lab: hunt, certify, rise, atlas, portrait.
+
+JAX and the rest are imported inside the commands, so that `--help` is instant, and so that checking a
+certificate needs neither.
+"""
+
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hadaflow.answers import say, strict
+from hadaflow.arguments import (
+    Classes,
+    Decay,
+    Depth,
+    Group,
+    Imbalance,
+    JsonFlag,
+    Labels,
+    Loss,
+    LossOption,
+    Samples,
+    Smoothing,
+    Temperature,
+    Unbalanced,
+    check_output,
+    exact_numbers,
+    exact_start,
+    exact_unbalanced,
+    make_model,
+)
+from hadaflow.errors import InputError
+
+
+class Seek(StrEnum):
+    rise = "rise"
+    fall = "fall"
+
+
+MetricArgument = Annotated[
+    str, typer.Argument(help="A metric's name, or module:function, a function of a.")
+]
+Starts = Annotated[int, typer.Option(help="How many to try at most.")]
+Seconds = Annotated[float, typer.Option(help="How long to search at most.")]
+Seed = Annotated[int, typer.Option(help="Seed of the search.")]
+
+
+def _model_options(
+    classes: Classes,
+    samples: Samples = 1,
+    group: Group = None,
+    depth: Depth = 2,
+    loss: LossOption = Loss.cross_entropy,
+    label_smoothing: Smoothing = 0.0,
+    labels: Labels = None,
+    temperature: Temperature = 1.0,
+    weight_decay: Decay = None,
+    imbalance: Imbalance = None,
+) -> Any:
+    """The model that the options of `solve` describe."""
+    return make_model(
+        imbalance, group, labels, weight_decay, classes=classes, samples=samples, depth=depth,
+        loss=loss.value, label_smoothing=label_smoothing, temperature=temperature,
+    )  # fmt: skip
+
+
+def _with_model(command: Callable[..., None], optional: bool = False) -> Callable[..., None]:
+    """`command` with the model's options in place of its argument `model`.
+
+    Optional: without --classes the model is None, and no other of its options may be given.
+    """
+    shared = list(inspect.signature(_model_options).parameters.values())
+    if optional:
+        shared[0] = shared[0].replace(default=None, annotation=int_or_none(shared[0].annotation))
+    shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared]
+    own = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, p in inspect.signature(command).parameters.items()
+        if name != "model"
+    ]
+
+    def wrapper(**given: Any) -> None:
+        options = {p.name: given.pop(p.name) for p in shared}
+        if options["classes"] is None:
+            changed = [p.name for p in shared[1:] if options[p.name] != p.default]
+            if changed:
+                raise InputError(
+                    f"Argument `{changed[0]}` describes a model and needs `classes` given, too."
+                )
+            command(model=None, **given)
+        else:
+            command(model=_model_options(**options), **given)
+
+    # Those without a default first, as a signature must have them.
+    merged = sorted([*own, *shared], key=lambda p: p.default is not inspect.Parameter.empty)
+    wrapper.__signature__ = inspect.Signature(merged)  # pyright: ignore[reportFunctionMemberAccess]
+    wrapper.__annotations__ = {p.name: p.annotation for p in merged}
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+def int_or_none(annotation: Any) -> Any:
+    """`Classes` that may be left out."""
+    return Annotated[int | None, *annotation.__metadata__]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command("hunt")(_with_model(hunt_command))
+    app.command("certify")(_with_model(certify_command, optional=True))
+    app.command("rise")(_with_model(rise_command))
+    app.command("atlas")(_with_model(atlas_command))
+    app.command("portrait")(_with_model(portrait_command))
+
+
+def hunt_command(
+    metric: MetricArgument,
+    model: Any,
+    unbalanced: Unbalanced = None,
+    seek: Annotated[
+        Seek | None,
+        typer.Option(help="What refutes the metric [default: rise, but fall for the margin]."),
+    ] = None,
+    starts: Starts = 2048,
+    seconds: Seconds = 60.0,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the certificate to this file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Search for a state where a metric moves the wrong way along the flow, and certify it."""
+    from hadaflow.theory.hunt import hunt
+
+    check_output(out)
+    found = hunt(
+        metric, model, C=exact_unbalanced(unbalanced), seek=None if seek is None else seek.value,
+        starts=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto",
+    )  # fmt: skip
+    if out is not None and found.certificate is not None:
+        found.certificate.save(out)
+    _tell(found, as_json, out if found.certified else None)
+    if found.interrupted:
+        raise typer.Exit(130)
+
+
+def _tell(result: Any, as_json: bool, *written: Path | None) -> None:
+    if as_json:
+        say(json.dumps(strict(result.to_document()), allow_nan=False))
+        return
+    say(str(result))
+    for path in written:
+        if path is not None:
+            say(f"wrote {path}")
+
+
+def certify_command(
+    target: Annotated[
+        list[str],
+        typer.Argument(help="Certificates to check from scratch; with --classes one metric."),
+    ],
+    model: Any,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="The state to certify the metric at: decimals or fractions separated by commas, "
+            "taken as written, or @FILE [default: one that a hunt finds]."
+        ),
+    ] = None,
+    unbalanced: Unbalanced = None,
+    starts: Starts = 2048,
+    seconds: Seconds = 60.0,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the certificate to this file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check certificates from scratch, or with --classes and --start prove the sign of a rate."""
+    if model is None:
+        for name, value in (("start", start), ("unbalanced", unbalanced), ("out", out)):
+            if value is not None:
+                raise InputError(
+                    f"Argument `{name}` goes with a metric and --classes, not with files to check."
+                )
+        _check_files(target, as_json)
+        return
+    if len(target) != 1:
+        raise InputError(f"Give one metric with --classes, but not {len(target)}: {target}.")
+    check_output(out)
+    if start is None:
+        hunt_command(
+            target[0], model, unbalanced, None, starts, seconds, seed, out=out, as_json=as_json
+        )
+        return
+    from hadaflow.theory.certify import certify
+
+    proof = certify(
+        target[0], exact_start(start, model), model, C=exact_unbalanced(unbalanced)
+    )  # fmt: skip
+    if out is not None:
+        proof.save(out)
+    _tell(proof, as_json, out)
+
+
+def _check_files(files: list[str], as_json: bool) -> None:
+    from hadaflow.theory.certify import recheck
+
+    verdicts = {file: recheck(file) for file in files}
+    records = [
+        {
+            "file": file,
+            "holds": verdict.holds,
+            "reason": verdict.reason,
+            "enclosure": verdict.certificate.enclosure,
+            "bits": verdict.certificate.bits,
+        }
+        for file, verdict in verdicts.items()
+    ]
+    if as_json:
+        say(json.dumps(records[0] if len(records) == 1 else records))
+    for record in records:
+        if not as_json:
+            say(f"{'holds' if record['holds'] else 'FAILS'}  {record['file']}")
+            say(f"  {record['reason']}")
+            say(f"  recomputed: {record['enclosure']} ({record['bits']} bits)")
+    failed = [record["file"] for record in records if not record["holds"]]
+    if failed:
+        print(f"hadaflow: does not hold: {', '.join(failed)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def rise_command(
+    metric: MetricArgument,
+    model: Any,
+    unbalanced: Unbalanced = None,
+    low: Annotated[float, typer.Option(help="Smallest singular value of a start.")] = 1e-4,
+    high: Annotated[float, typer.Option(help="Largest singular value of a start.")] = 10.0,
+    starts: Starts = 8192,
+    seconds: Seconds = 60.0,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the trajectory to this NetCDF file.")] = (
+        None
+    ),
+    picture: Annotated[Path | None, typer.Option(help="Draw the trajectory to this file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the start with the largest rise of a metric along its trajectory."""
+    from hadaflow.theory.rise import worst_rise
+    from hadaflow.trajectory import check_picture
+
+    check_output(out)
+    if picture is not None:
+        check_picture(picture)
+        check_output(picture)
+    found = worst_rise(
+        metric, model, C=exact_unbalanced(unbalanced), low=low, high=high, starts=starts,
+        seconds=seconds, seed=seed, progress=None if as_json else "auto",
+    )  # fmt: skip
+    if out is not None:
+        found.save(out)
+    if picture is not None:
+        found.plot(picture)
+    _tell(found, as_json, out, picture)
+    if found.interrupted:
+        raise typer.Exit(130)
+
+
+def atlas_command(
+    model: Any,
+    unbalanced: Unbalanced = None,
+    starts: Annotated[
+        int, typer.Option(help="Random supports to look at, where there are too many for all.")
+    ] = 200,
+    seconds: Seconds = 60.0,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Picture of the graph [default: atlas-CLASSES.png; none with --json]."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Supports up to symmetry, their limiting directions, margins and exits, and what leads where."""
+    from hadaflow.theory.atlas import atlas
+    from hadaflow.trajectory import check_picture
+
+    if unbalanced is not None and any(float(v) for row in _rows(unbalanced) for v in row):
+        raise InputError(
+            "Argument `unbalanced` must be zero for an atlas: with differences C a singular value "
+            "of zero does not stay zero, so that there are no saddles of low rank."
+        )
+    if out is None and not as_json:
+        orders = "x".join(map(str, model.basis.group)) if model.group else str(model.classes)
+        out = Path(f"atlas-{orders}.png")
+    if out is not None:
+        check_picture(out)
+        check_output(out)
+    found = atlas(
+        model, samples=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto"
+    )
+    if out is not None:
+        found.plot(out)
+    if as_json:
+        say(json.dumps(strict(found.to_document()), allow_nan=False))
+    else:
+        say(found.table())
+        say(f"wrote {out}")
+    if found.interrupted:
+        raise typer.Exit(130)
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [exact_numbers("unbalanced", row) for row in text.split(";")]
+
+
+def portrait_command(
+    model: Any,
+    norm: Annotated[
+        str, typer.Option(help="‖a‖₁ in scaled units, or inf for the large-norm limit.")
+    ] = "10",
+    metric: Annotated[
+        str | None, typer.Option(help="Shade where this metric rises; a name or module:function.")
+    ] = None,
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(help="MODE:SHARE, a mode's fixed share of the norm; all but three modes."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Picture to write [default: portrait-CLASSES.png].")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw the phase portrait of the direction on the triangle of three modes."""
+    from hadaflow.theory.own_metrics import load_metric
+    from hadaflow.theory.portrait import portrait
+
+    try:
+        size = math.inf if norm.strip() in ("inf", "∞") else float(norm)
+        fixed = {int(mode): float(share) for mode, share in (v.split(":") for v in fix or [])}
+    except ValueError:
+        raise InputError(
+            "Arguments `norm` and `fix` must be a number or inf, and MODE:SHARE, but are "
+            f"{norm!r} and {fix!r}."
+        ) from None
+    function: Any = load_metric(metric) if metric is not None and ":" in metric else metric
+    orders = "x".join(map(str, model.basis.group)) if model.group else str(model.classes)
+    target = Path(f"portrait-{orders}.png") if out is None else out
+    portrait(model, norm=size, metric=function, fixed=fixed or None, path=target)
+    say(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")

@@ -1,0 +1,268 @@
+r"""Ball arithmetic (python-flint): exact input, enclosures, and derivatives carried beside values.
+
+A ball contains the exact number. A sign read off a ball that excludes zero is a proof.
+"""
+
+import dataclasses
+import functools
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import flint
+from flint import arb, fmpq
+
+from hadaflow.errors import InputError
+
+Balls = list[Any]  # flint.arb has no type stubs
+FIRST_BITS, LAST_BITS = 64, 2**14
+
+
+def exact(value: Any, name: str = "a") -> Fraction:
+    """A number as the rational it is: decimals and fractions as written, floats as stored.
+
+    Examples:
+        >>> exact("1.25"), exact("1/3"), exact(0.5)
+        (Fraction(5, 4), Fraction(1, 3), Fraction(1, 2))
+    """
+    try:
+        if isinstance(value, numbers.Integral):  # NumPy's integers too, of any size
+            return Fraction(int(value))
+        if isinstance(value, str | Decimal | Fraction):
+            return Fraction(value)
+        return Fraction(float(value))
+    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
+        raise InputError(
+            f"Argument `{name}` must hold finite numbers, but has {value!r}."
+        ) from None
+
+
+def written(value: Fraction) -> str:
+    """A rational as a decimal where it has one, else as a fraction.
+
+    Examples:
+        >>> written(Fraction(1, 8)), written(Fraction(1, 3)), written(Fraction(3))
+        ('0.125', '1/3', '3')
+    """
+    twos, fives, rest = 0, 0, value.denominator
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    if rest != 1:
+        return str(value)
+    places = max(twos, fives)
+    digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
+    sign = "-" if value < 0 else ""
+    return sign + (f"{digits[:-places]}.{digits[-places:]}" if places else digits)
+
+
+def ball(value: Any) -> Any:
+    """A rational, integer or float as a ball, rounded outward at the working precision."""
+    if isinstance(value, arb):
+        return value
+    value = value if isinstance(value, Fraction) else exact(value)
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+# --- a ball and its derivative -------------------------------------------------------------------
+
+_SLOPES: dict[str, Callable[[Any, Any], Any]] = {  # of f at v, given f(v)
+    "log": lambda v, f: 1 / v,
+    "exp": lambda v, f: f,
+    "sqrt": lambda v, f: 1 / (2 * f),
+    "log1p": lambda v, f: 1 / (1 + v),
+    "expm1": lambda v, f: f + 1,
+    "sin": lambda v, f: v.cos(),
+    "cos": lambda v, f: -v.sin(),
+    "tanh": lambda v, f: 1 - f * f,
+}
+
+
+class Dual:
+    """A number and its rate of change, both as balls.
+
+    `key` says how the number was made from exact ones: two of equal keys are equal, which balls alone
+    never prove. Arithmetic and the methods of `flint.arb` that are defined here follow the chain rule.
+    """
+
+    __slots__ = ("key", "rate", "value")
+
+    def __init__(self, value: Any, rate: Any = 0, key: Any = None) -> None:
+        self.value, self.rate = value, ball(rate)
+        self.key = object() if key is None else key
+
+    @classmethod
+    def constant(cls, value: Any) -> "Dual":
+        if isinstance(value, arb):
+            return cls(value)
+        known = value if isinstance(value, Fraction) else exact(value)
+        return cls(ball(known), 0, known)
+
+    def __add__(self, other: Any) -> "Dual":
+        other = _dual(other)
+        return Dual(self.value + other.value, self.rate + other.rate, ("+", self.key, other.key))
+
+    def __mul__(self, other: Any) -> "Dual":
+        other = _dual(other)
+        rate = self.rate * other.value + self.value * other.rate
+        return Dual(self.value * other.value, rate, ("*", self.key, other.key))
+
+    def __truediv__(self, other: Any) -> "Dual":
+        other = _dual(other)
+        value = self.value / other.value
+        rate = (self.rate - value * other.rate) / other.value
+        return Dual(value, rate, ("/", self.key, other.key))
+
+    def __neg__(self) -> "Dual":
+        return Dual(-self.value, -self.rate, ("-", self.key))
+
+    def __sub__(self, other: Any) -> "Dual":
+        return self + (-_dual(other))
+
+    def __rsub__(self, other: Any) -> "Dual":
+        return _dual(other) + (-self)
+
+    def __rtruediv__(self, other: Any) -> "Dual":
+        return _dual(other) / self
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __pow__(self, power: Any) -> "Dual":
+        if isinstance(power, Dual):
+            return (self.log() * power).exp()
+        p = exact(power, "power")
+        if p.denominator == 1:
+            n = p.numerator
+            value, slope = self.value**n, n * self.value ** (n - 1) if n else ball(0)
+        else:
+            value = self.value ** ball(p)
+            slope = ball(p) * value / self.value
+        return Dual(value, slope * self.rate, ("**", self.key, p))
+
+    def __rpow__(self, base: Any) -> "Dual":
+        return (_dual(base).log() * self).exp()
+
+    def __abs__(self) -> "Dual":
+        return largest([self, -self])
+
+    def max(self, other: Any) -> "Dual":
+        return largest([self, _dual(other)])
+
+    def min(self, other: Any) -> "Dual":
+        return smallest([self, _dual(other)])
+
+    def __getattr__(self, name: str) -> Callable[[], "Dual"]:
+        if name not in _SLOPES:
+            raise AttributeError(f"an exact number has no {name!r}")
+
+        def apply() -> Dual:
+            value = getattr(self.value, name)()
+            return Dual(value, _SLOPES[name](self.value, value) * self.rate, (name, self.key))
+
+        return apply
+
+    def _undecidable(self, *_: Any) -> Any:
+        raise TypeError("exact numbers are compared with `largest` and `smallest`")
+
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __float__ = __int__ = _undecidable
+
+
+def _dual(value: Any) -> Dual:
+    return value if isinstance(value, Dual) else Dual.constant(value)
+
+
+def total(values: Iterable[Any]) -> Any:
+    """The sum, of balls or of duals; never the integer 0."""
+    return functools.reduce(lambda p, q: p + q, values)
+
+
+def largest(values: Iterable[Any]) -> Dual:
+    """The maximum, and its rate to the right: among tied entries the one that leaves first.
+
+    Entries that might tie, without being proven to, are all kept: their rates' hull is the rate.
+    """
+    given = [_dual(v) for v in values]
+    floor = functools.reduce(lambda p, q: p.max(q), (v.value.lower() for v in given))
+    tied: list[Dual] = []
+    for v in given:
+        if v.value < floor:
+            continue
+        same = next((i for i, w in enumerate(tied) if w.key == v.key), None)
+        if same is None:
+            tied.append(v)
+        else:
+            tied[same] = Dual(v.value, v.rate.max(tied[same].rate), v.key)
+    if len(tied) == 1:
+        return tied[0]
+    value = functools.reduce(lambda p, q: p.max(q), (v.value for v in tied))
+    return Dual(value, functools.reduce(lambda p, q: p.union(q), (v.rate for v in tied)))
+
+
+def smallest(values: Iterable[Any]) -> Dual:
+    return -largest([-_dual(v) for v in values])
+
+
+# --- deciding signs ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Enclosure:
+    """A ball around the exact value, and the sign it proves (0 when it proves none)."""
+
+    ball: Any
+    bits: int
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.ball > 0 else -1 if self.ball < 0 else 0
+
+    @property
+    def value(self) -> float:
+        return float(self.ball.mid())
+
+    def __str__(self) -> str:
+        return self.ball.str(20)
+
+
+def enclose(
+    function: Callable[[], Any], relative: float = 1e-15, most_bits: int = LAST_BITS
+) -> Enclosure:
+    """Evaluate with more and more bits until the sign is proven and the ball is `relative`ly small.
+
+    Gives up at `most_bits` (2^14), which an exact zero reaches, or a value below about 10^−4900 of its
+    terms.
+    """
+    bits = min(FIRST_BITS, most_bits)
+    while True:
+        with flint.ctx.workprec(bits):
+            result = function()
+            size = abs(result.mid())
+            done = size > 0 and bool(result.rad() <= size * relative)
+        if done or bits >= most_bits:
+            return Enclosure(result, bits)
+        bits = min(2 * bits, most_bits)
+
+
+def increasing_root(offsets: Sequence[Fraction], goal: Fraction) -> Any:
+    r"""The root $v\ge0$ of $\prod_l(v + d_l) = $ `goal`, $d_l\ge0$, one of them zero: proven bounds."""
+    if goal == 0:
+        return arb(0)
+    shifts, aim, N = [ball(d) for d in offsets], ball(goal), len(offsets)
+
+    def product(v: Any) -> Any:
+        return functools.reduce(lambda p, q: p * q, [v + d for d in shifts])
+
+    # Newton from above on an increasing convex function; the bounds are proven afterwards.
+    v = (aim ** (arb(1) / N)).mid()
+    for _ in range(60 + flint.ctx.prec.bit_length()):
+        slope = total([product(v) / (v + d) for d in shifts])
+        v = (v - (product(v) - aim) / slope).mid()
+    width = arb(2) ** (8 - flint.ctx.prec)
+    while True:
+        low, high = (v * (1 - width)).lower(), (v * (1 + width)).upper()
+        if product(low) < aim and product(high) > aim:
+            return low.union(high)
+        width = width * 256

@@ -1,0 +1,160 @@
+"""Problems and states as rationals: from a model, and from what a certificate says."""
+
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from hadaflow.errors import InputError
+from hadaflow.theory.ball_flow import CROSS_ENTROPY, MSE, Setting
+from hadaflow.theory.balls import exact, written
+
+Rows = tuple[tuple[Fraction, ...], ...]
+LARGEST = 4096  # classes; Ψ is dense here
+_WRITTEN = re.compile(r"-?\d+(\.\d+)?|-?\d+/[1-9]\d*")
+
+
+def setting_of(model: Any) -> Setting:
+    """The problem of a `UFM`, its numbers as the decimals they print as."""
+    if model.imbalance is not None:
+        raise InputError(
+            "Certificates need balanced classes: with `imbalance` the right vectors turn."
+        )
+
+    def decimal(v: float) -> Fraction:
+        return Fraction(repr(float(v)))
+
+    labels = model.label_distribution
+    return Setting(
+        group=tuple(model.basis.group),
+        depth=model.depth,
+        samples=model.samples,
+        loss=model.loss,
+        reduction=model.reduction,
+        label_smoothing=decimal(model.label_smoothing),
+        label_distribution=None if labels is None else _labels([decimal(v) for v in labels]),
+        temperature=decimal(model.temperature),
+        weight_decay=tuple(decimal(v) for v in model.decays),
+    )
+
+
+def _labels(given: list[Fraction]) -> tuple[Fraction, ...]:
+    """Labels with sum exactly 1: what rounding left over goes to the right class."""
+    return (1 - sum(given[1:], Fraction(0)), *given[1:])
+
+
+def problem_document(setting: Setting) -> dict[str, Any]:
+    labels = setting.label_distribution
+    return {
+        "classes": setting.classes,
+        "group": list(setting.group),
+        "depth": setting.depth,
+        "samples": setting.samples,
+        "loss": setting.loss,
+        "reduction": setting.reduction,
+        "label_smoothing": written(setting.label_smoothing),
+        "label_distribution": None if labels is None else [written(q) for q in labels],
+        "temperature": written(setting.temperature),
+        "weight_decay": [written(v) for v in setting.weight_decay],
+    }
+
+
+def read_problem(document: Any) -> Setting:
+    """A problem as a file states it, every entry checked."""
+    keys = {
+        "classes", "group", "depth", "samples", "loss", "reduction", "label_smoothing",
+        "label_distribution", "temperature", "weight_decay",
+    }  # fmt: skip
+    if not isinstance(document, dict) or set(document) != keys:
+        raise broken("problem", document)
+    whole = [
+        document["classes"],
+        document["depth"],
+        document["samples"],
+        *entry_list(document, "group"),
+    ]
+    if not all(type(v) is int and v >= 1 for v in whole):
+        raise broken("problem", document)
+    group, depth = tuple(document["group"]), document["depth"]
+    if not group or min(group) < 2 or math.prod(group) != document["classes"] or depth > 100:
+        raise broken("problem", document)
+    labels = document["label_distribution"]
+    setting = Setting(
+        group=group,
+        depth=depth,
+        samples=document["samples"],
+        loss=document["loss"],
+        reduction=document["reduction"],
+        label_smoothing=written_number(document["label_smoothing"]),
+        label_distribution=None
+        if labels is None
+        else tuple(written_number(v) for v in entry_list(document, "label_distribution")),
+        temperature=written_number(document["temperature"]),
+        weight_decay=tuple(written_number(v) for v in entry_list(document, "weight_decay")),
+    )
+    _check_problem(setting, document)
+    return setting
+
+
+def _check_problem(setting: Setting, document: Any) -> None:
+    if setting.classes > LARGEST:
+        raise InputError(
+            f"Certificates go to {LARGEST} classes, but the problem has {setting.classes}."
+        )
+    q = setting.label_distribution
+    good = (
+        setting.loss in (CROSS_ENTROPY, MSE)
+        and setting.reduction in ("sum", "mean")
+        and 0 <= setting.label_smoothing < 1
+        and setting.temperature > 0
+        and len(setting.weight_decay) == setting.depth
+        and min(setting.weight_decay) >= 0
+        and not (setting.loss == MSE and (setting.soft_labels or setting.temperature != 1))
+        and (q is None or not setting.label_smoothing)
+    )
+    if good and q is not None:
+        good = len(q) == setting.classes and sum(q) == 1 and min(q) >= 0
+    if not good:
+        raise broken("problem", document)
+
+
+def entry_list(document: dict[str, Any], name: str) -> list[Any]:
+    if not isinstance(document.get(name), list):
+        raise broken(name, document.get(name))
+    return document[name]
+
+
+def written_number(text: Any) -> Fraction:
+    """A number as certificates write them: a decimal without exponent, or a fraction."""
+    if not isinstance(text, str) or not _WRITTEN.fullmatch(text) or len(text) > 4000:
+        raise broken("number", text)
+    return exact(text, "certificate")
+
+
+def broken(name: str, value: Any) -> InputError:
+    shown = " ".join(repr(value).split())[:80]
+    return InputError(f"The certificate's `{name}` cannot be used: {shown}.")
+
+
+def exact_differences(setting: Setting, C: Any, size: int) -> Rows | None:
+    """`C` as rows of rationals, one for each layer from the second on; None when all are zero."""
+    if C is None:
+        return None
+    rows = list(C) if isinstance(C, list | tuple | np.ndarray) else [C]
+    nested = bool(rows) and isinstance(rows[0], list | tuple | np.ndarray)
+    table = [[exact(v, "C") for v in row] for row in (rows if nested else [rows])]
+    table = [row * size if len(row) == 1 else row for row in table]
+    if len(table) == 1:
+        table = table * max(setting.depth - 1, 1)
+    if any(len(row) != size for row in table) or len(table) != max(setting.depth - 1, 1):
+        raise InputError(
+            f"Argument `C` must be one number, {size} of them (one for each mode), or "
+            f"{setting.depth - 1} rows of as many, but is {C!r}."
+        )
+    if not any(v for row in table for v in row):
+        return None
+    if setting.depth == 1:
+        raise InputError("Argument `C` must be zero at depth 1: there is only one layer.")
+    return tuple(tuple(row) for row in table)
