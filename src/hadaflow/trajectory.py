@@ -199,8 +199,9 @@ class Trajectory:
     def itinerary(self, tolerance: float = 0.05) -> list[Visit]:
         """The saddles the run lingers near: within `tolerance` of the limit on a support, in order.
 
-        The distance is total variation of the direction. For one reduced run whose layers are
-        balanced, of up to 64 free modes, that tends to collapse.
+        The distance is total variation of the direction. Times between saved points are interpolated:
+        more `points` make them sharper. For one reduced run whose layers are balanced, of up to 64 free
+        modes, that tends to collapse.
         """
         check_scope(self.model)
         if self.view != "reduced" or self.log_a.ndim != 2:
