@@ -162,13 +162,29 @@ def test_written_numbers_are_read_back(value):
 
 
 def test_ties_are_proven_by_how_numbers_are_made():
-    one, other = Dual.constant("0.1"), Dual.constant("0.1")
-    one = Dual(one.value, 3, one.key)
+    one, other = Dual.constant("0.1").with_rate(3), Dual.constant("0.1")
     tied = largest([one.log() + 1, other.log() + 1])
     assert tied.rate.contains(30)  # the one that leaves first; its log by 3/0.1
     # The same number made in two ways: nothing proves the tie, so both rates stay possible.
     rate = largest([one + 1, other * 11]).rate
     assert rate.contains(3) and rate.contains(0)
+
+
+def test_roots_far_below_their_offsets_are_enclosed():
+    """V (v + 10⁶)² = 10⁻⁸⁰: v is 10⁻⁹² to all digits."""
+    tiny = increasing_root([Fraction(0), Fraction(10**6), Fraction(10**6)], Fraction(1, 10**80))
+    assert tiny > 0 and abs(tiny * 10**92 - 1) < 1e-12
+    proof = hf.certify("l2", ["1e-40", "1", "1"], hf.UFM(4, depth=3), C=-100)
+    assert proof.sign != 0
+
+
+def test_a_fixed_point_of_zero_is_no_obstacle():
+    """Labels whose second mode is worth nothing: its term of the divergence is a itself."""
+    model = hf.UFM(4, label_distribution=[0.4, 0.4, 0.1, 0.1])
+    proof = hf.certify("label_divergence", ["1", "0.3", "0.5"], model)
+    want = float(hf.rate("label_divergence", model, [1.0, 0.3, 0.5]))
+    assert proof.sign == np.sign(want) and proof.rate == pytest.approx(want, rel=1e-9)
+    assert proof.to_document()["problem"]["label_distribution"] == ["0.4", "0.4", "0.1", "0.1"]
 
 
 def test_roots_are_enclosed():
@@ -201,6 +217,15 @@ def changed(document, **entries):
     return document | entries
 
 
+def restated(document, **problem):
+    """The problem changed, with the statement that would go with it."""
+    changed = document | {"problem": document["problem"] | problem}
+    if problem["label_distribution"]:
+        labels = ", ".join(problem["label_distribution"])
+        changed["statement"] = f"{document['statement']}, labels ({labels})"
+    return changed
+
+
 TAMPERED = {
     "another state": lambda d: changed(d, a=[*V[:3], "1.2", *V[4:]]),
     "another state and statement": lambda d: json.loads(json.dumps(d).replace("1.25", "1.2")),
@@ -227,6 +252,13 @@ TAMPERED = {
     "smoothing": lambda d: changed(d, problem=d["problem"] | {"label_smoothing": "0.1"}),
     "differences": lambda d: changed(d, C=[["0", "0", "0", "1", "0", "0", "0"]]),
     "fewer bits": lambda d: changed(d, bits=8),
+    "labels that no flow has": lambda d: restated(
+        d, label_distribution=["0.8", "0.07", "0.03", "0.02", "0.02", "0.02", "0.02", "0.02"]
+    ),
+    "labels that are not their own mirror image": lambda d: restated(
+        d | {"a": ["1", "2", "3", "1"]}, group=[8],
+        label_distribution=["0.6", "0.1", "0.05", "0.05", "0.05", "0.05", "0.05", "0.05"],
+    ),
     "a larger claim": lambda d: changed(d, statement=d["statement"] + ", and for every K"),
 }  # fmt: skip
 
@@ -234,6 +266,10 @@ TAMPERED = {
 @pytest.mark.parametrize("how", TAMPERED)
 def test_a_tampered_certificate_fails(certificate, how):
     document = TAMPERED[how](json.loads(certificate.read_text()))
+    if "mirror" in how:
+        with pytest.raises(hf.InputError, match="`problem` cannot be used"):
+            recheck(document)
+        return
     verdict = recheck(document)
     assert not verdict.holds and verdict.reason
 
@@ -252,6 +288,12 @@ def test_a_tampered_certificate_fails(certificate, how):
         ({"enclosure": "about 7e-4"}, "`enclosure` cannot be used"),
         ({"problem": {}}, "`problem` cannot be used"),
         ({"extra": 1}, "check its entries extra"),
+        ({"sign": True}, "`sign` cannot be used"),
+        ({"sign": 1.0}, "`sign` cannot be used"),
+        ({"source": "0" * 64}, "`source` cannot be used"),
+        ({"versions": None}, "`versions` cannot be used"),
+        ({"a": ["\u0661", *V[1:]]}, "`number` cannot be used"),
+        ({"metric": ".x:y"}, "Cannot load the metric '.x:y'"),
     ],
 )
 def test_a_certificate_for_other_code_is_refused(certificate, change, told):
@@ -267,6 +309,9 @@ def test_unreadable_files(tmp_path):
     (tmp_path / "torn.json").write_text('{"schema": ')
     with pytest.raises(hf.InputError, match="not a JSON document"):
         recheck(tmp_path / "torn.json")
+    (tmp_path / "twice.json").write_text('{"statement": "KL rises", "statement": "d(l2)/dt > 0"}')
+    with pytest.raises(hf.InputError, match="an entry twice"):
+        recheck(tmp_path / "twice.json")
 
 
 def test_checking_needs_no_jax(certificate):
@@ -298,6 +343,7 @@ def test_an_undecided_sign_is_no_certificate(tmp_path):
         (("label_divergence", V), {}, "must have soft labels"),
         (("alignment_w", ["1", "2"], hf.UFM(5, depth=1)), {}, "needs `depth` of at least 2"),
         (("l2", V), {"most_bits": 3}, "`most_bits` must be from 64"),
+        (("l2", [Fraction(1, 2**20000), 1, 1]), {}, "at most 4000 digits"),
         (("kl", V, hf.UFM(8, imbalance=((4, 2), (4, 1)))), {}, "balanced classes"),
     ],
 )
@@ -344,6 +390,32 @@ def test_a_metric_given_as_an_arb_function():
     )
     want = float(hf.rate(own, hf.UFM(8), [float(v) for v in V]))
     assert proof.rate == pytest.approx(want, rel=1e-10)
+
+
+def test_balls_must_be_the_metric():
+    with pytest.raises(hf.InputError, match="`balls` must be the metric itself"):
+        hf.certify(lambda a: a[0] / a.sum(), V, balls=lambda a: sum(a[1:], a[0]))
+
+
+def test_exact_numbers_are_not_compared():
+    with pytest.raises(hf.InputError, match="exact numbers are compared with `largest`"):
+        hf.certify(lambda a: (a * (a == a[0])).sum(), V)
+
+
+def test_fewer_bits_than_it_takes(tmp_path):
+    """A proof with 100 bits is checked as one with 100 bits."""
+    model = hf.UFM(6)
+    proof = hf.certify("reverse_kl", ["0.001", "1", "1.25"], model, most_bits=100)
+    assert proof.sign == 1 and proof.bits == 100 and recheck(proof.to_document()).holds
+
+
+def test_shared_expressions_cost_nothing():
+    def squares(a):
+        for _ in range(25):
+            a = a * a / ex.sum(a)
+        return ex.largest(a)
+
+    assert hf.certify(squares, ["1", "1", "1"]).bits > 0
 
 
 def test_a_metric_from_a_module_is_checked_as_the_code_it_was(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ JAX and the rest are imported inside the commands, so that `--help` is instant.
 import dataclasses
 import json
 import math
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -367,3 +368,18 @@ def main() -> None:
         print("hadaflow: interrupted", file=sys.stderr)
         code = 130
     sys.exit(code or 0)
+
+
+def run() -> None:
+    """`main` as a process of its own, which ends at once when its work is done.
+
+    JAX's threads, torn down with the interpreter after an interruption, can crash it.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        if "jax" not in sys.modules or not isinstance(end.code, int):
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code)

@@ -16,3 +16,10 @@ def check_whole_number(name: str, value: object, least: int = 1, most: int | Non
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise InputError(f"Argument `{name}` must be a whole number {bounds}, but is {value!r}.")
     return number
+
+
+def check_seconds(seconds: object) -> None:
+    """Refuse what is no length of time."""
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not (number and seconds > 0):  # pyright: ignore
+        raise InputError(f"Argument `seconds` must be a positive number, but is {seconds!r}.")

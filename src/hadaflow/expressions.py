@@ -29,6 +29,10 @@ def _is_exact(x: Any) -> bool:
     return getattr(getattr(x, "dtype", None), "kind", "") == "O" or hasattr(x, "rate")
 
 
+def _entries(x: Any) -> Any:
+    return x.flat if isinstance(x, np.ndarray) else [x]
+
+
 def _elementwise(name: str, x: Any) -> Any:
     if not _is_exact(x):
         return getattr(jnp, name)(x)
@@ -55,17 +59,17 @@ def tanh(x: Any) -> Any:
 
 def sum(x: Any) -> Any:
     """Sum of all entries."""
-    return functools.reduce(operator.add, x.flat) if _is_exact(x) else jnp.sum(x)
+    return functools.reduce(operator.add, _entries(x)) if _is_exact(x) else jnp.sum(x)
 
 
 def mean(x: Any) -> Any:
-    return sum(x) / x.size
+    return sum(x) / np.size(x)
 
 
 def largest(x: Any) -> Any:
     """The largest entry."""
     if _is_exact(x):
-        return functools.reduce(lambda p, q: p.max(q), x.flat)
+        return functools.reduce(lambda p, q: p.max(q), _entries(x))
     return distances.largest(x)
 
 

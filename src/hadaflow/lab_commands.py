@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +49,9 @@ MetricArgument = Annotated[
     str, typer.Argument(help="A metric's name, or module:function, a function of a.")
 ]
 Starts = Annotated[int, typer.Option(help="How many to try at most.")]
-Seconds = Annotated[float, typer.Option(help="How long to search at most.")]
+Seconds = Annotated[
+    float, typer.Option(help="How long to search at most; what is found is finished.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of the search.")]
 
 
@@ -162,7 +165,10 @@ def _tell(result: Any, as_json: bool, *written: Path | None) -> None:
 def certify_command(
     target: Annotated[
         list[str],
-        typer.Argument(help="Certificates to check from scratch; with --classes one metric."),
+        typer.Argument(
+            help="Certificates to check from scratch; with --classes one metric. A certificate of a "
+            "metric of your own imports its module."
+        ),
     ],
     model: Any,
     start: Annotated[
@@ -204,6 +210,9 @@ def certify_command(
     if out is not None:
         proof.save(out)
     _tell(proof, as_json, out)
+    if not proof.sign:
+        print(f"hadaflow: undecided with {proof.bits} bits", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _check_files(files: list[str], as_json: bool) -> None:
@@ -287,19 +296,18 @@ def atlas_command(
     from hadaflow.theory.atlas import atlas
     from hadaflow.trajectory import check_picture
 
-    if unbalanced is not None and any(float(v) for row in _rows(unbalanced) for v in row):
+    if unbalanced is not None and any(Fraction(v) for row in _rows(unbalanced) for v in row):
         raise InputError(
             "Argument `unbalanced` must be zero for an atlas: with differences C a singular value "
             "of zero does not stay zero, so that there are no saddles of low rank."
         )
     if out is None and not as_json:
-        orders = "x".join(map(str, model.basis.group)) if model.group else str(model.classes)
-        out = Path(f"atlas-{orders}.png")
+        out = Path(f"atlas-{_label(model)}.png")
     if out is not None:
         check_picture(out)
         check_output(out)
     found = atlas(
-        model, samples=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto"
+        model, starts=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto"
     )
     if out is not None:
         found.plot(out)
@@ -310,6 +318,11 @@ def atlas_command(
         say(f"wrote {out}")
     if found.interrupted:
         raise typer.Exit(130)
+
+
+def _label(model: Any) -> str:
+    """The group for a file's name, or the number of classes."""
+    return "x".join(map(str, model.basis.group)) if model.group else str(model.classes)
 
 
 def _rows(text: str) -> list[list[str]]:
@@ -339,14 +352,16 @@ def portrait_command(
 
     try:
         size = math.inf if norm.strip() in ("inf", "∞") else float(norm)
-        fixed = {int(mode): float(share) for mode, share in (v.split(":") for v in fix or [])}
+        pairs = [(int(mode), float(share)) for mode, share in (v.split(":") for v in fix or [])]
+        fixed = dict(pairs)
+        if len(fixed) < len(pairs):
+            raise ValueError
     except ValueError:
         raise InputError(
-            "Arguments `norm` and `fix` must be a number or inf, and MODE:SHARE, but are "
+            "Arguments `norm` and `fix` must be a number or inf, and MODE:SHARE, each mode once, but are "
             f"{norm!r} and {fix!r}."
         ) from None
     function: Any = load_metric(metric) if metric is not None and ":" in metric else metric
-    orders = "x".join(map(str, model.basis.group)) if model.group else str(model.classes)
-    target = Path(f"portrait-{orders}.png") if out is None else out
+    target = Path(f"portrait-{_label(model)}.png") if out is None else out
     portrait(model, norm=size, metric=function, fixed=fixed or None, path=target)
     say(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")

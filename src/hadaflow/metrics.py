@@ -238,12 +238,7 @@ def _compiled(metric: Metric, model: UFM, view: str, raw: bool, flow: str | None
         else:
             tangents = tuple(v * clock for v in velocity(model, arrays, flow))
             value = jax.jvp(function, arrays, tangents)[1]
-        value = jnp.asarray(value)
-        if value.shape != ():
-            raise InputError(
-                f"A metric must return one number, but this one has shape {value.shape}."
-            )
-        return value.astype(jnp.float64)
+        return jnp.asarray(value).astype(jnp.float64)
 
     return jax.jit(jax.vmap(one))
 
@@ -255,11 +250,29 @@ def as_function(
     if view == "full":
         if isinstance(metric, str):
             return lambda *factors: FULL[metric](model, factors)
-        return metric
+        return _one_number(metric)
     if isinstance(metric, str):
         return lambda a, C, *angles: REDUCED[metric](model, a, C, *angles)
-    scale = model.singular_value_scale if raw else 1.0
-    return lambda a, C, *angles: metric(a * scale)
+    scale, own = model.singular_value_scale if raw else 1.0, _one_number(metric)
+    return lambda a, C, *angles: own(a * scale)
+
+
+def _one_number(metric: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's metric, whose answer must be one real number that can change."""
+
+    def checked(*arrays):
+        value = jnp.asarray(metric(*arrays))
+        if value.shape != ():
+            raise InputError(
+                f"A metric must return one number, but this one has shape {value.shape}."
+            )
+        if not jnp.issubdtype(value.dtype, jnp.floating):
+            raise InputError(
+                f"A metric must return a real number, but this one returns {value.dtype}."
+            )
+        return value
+
+    return checked
 
 
 def _clock_scale(model: UFM, view: str, raw: bool, flow: str | None) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 
 from hadaflow import plotting
 from hadaflow.bases import Sylvester
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_seconds, check_whole_number
 from hadaflow.files import write_atomically
 from hadaflow.games import IllConditioned
 from hadaflow.itineraries import check_scope, in_runs
@@ -30,6 +30,7 @@ from hadaflow.symmetries import Basis, generators
 from hadaflow.trajectory import check_picture
 
 _COMPLETE_MODES = 16  # up to here all 2^modes supports are sorted into orbits
+_MOST_MODES = 255
 _LABELLED = 20  # nodes of a picture that are described where they stand
 
 
@@ -143,7 +144,7 @@ class Atlas:
 def atlas(
     model: UFM,
     *,
-    samples: int = 200,
+    starts: int = 200,
     seconds: float = 60.0,
     seed: int = 0,
     progress: str | Report | None = "auto",
@@ -155,20 +156,23 @@ def atlas(
 
     Args:
         model: Cross-entropy at depth 2, hard labels, balanced classes, no penalty.
-        samples: How many random supports are drawn.
+        starts: How many random supports are drawn, where there are too many for all.
         seconds: No new support is begun after this time; the atlas is then not complete.
         seed: Seed of the random supports.
         progress: "auto" for a line on a terminal, None, or a function of (text, fraction).
     """
     check_scope(model)
     check_progress(progress)
-    samples = check_whole_number("samples", samples)
+    starts = check_whole_number("starts", starts)
     seed = check_whole_number("seed", seed, 0)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise InputError(f"Argument `seconds` must be a positive number, but is {seconds!r}.")
+    check_seconds(seconds)
     basis = model.basis
+    if basis.modes > _MOST_MODES:
+        raise InputError(
+            f"An atlas goes to {_MOST_MODES} free modes, but the model has {basis.modes}."
+        )
     complete = basis.modes <= _COMPLETE_MODES
-    orbits = _Orbits(basis) if complete else _Sample(basis, samples, seed)
+    orbits = _Orbits(basis) if complete else _Sample(basis, starts, seed)
     found: list[Support] = []
     interrupted, left_out, began = False, 0, time.monotonic()
     with Progress(progress, "atlas") as shown:
@@ -252,8 +256,9 @@ class _Sample:
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], None, float]]:
         modes = self._basis.modes
         rng, seen = np.random.default_rng(self._seed), set()
+        sizes = rng.permutation(modes + 1)
         for n in range(self._samples):
-            size = n % (modes + 1)
+            size = sizes[n % len(sizes)]
             support = tuple(sorted(rng.permutation(modes)[:size].tolist()))
             if self.key(support) not in seen:
                 seen.add(self.key(support))

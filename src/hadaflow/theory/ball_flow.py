@@ -153,6 +153,7 @@ class Flow:
     squares: tuple[tuple[Dual, ...], ...]
     C: tuple[tuple[Fraction, ...], ...] | None = None
     multiplicity: tuple[int, ...] = ()
+    psi: Matrix = ()
 
     @classmethod
     def at(cls, a: Sequence[Fraction], psi: Matrix | None = None, depth: int = 2) -> "Flow":
@@ -187,7 +188,7 @@ class Flow:
                 force = [v - w for v, w in zip(force, multiply(psi, q), strict=True)]
             force = [v / tau for v in force]
         velocity, squares = _layers(setting, a, balls, C, force)
-        return cls(setting, tuple(a), balls, x, e, b, D, velocity, squares, C, count)
+        return cls(setting, tuple(a), balls, x, e, b, D, velocity, squares, C, count, psi)
 
     # --- what metrics look at --------------------------------------------------------------------
 
@@ -206,7 +207,9 @@ class Flow:
         """X and its rate; equal sums of equal cosines have equal keys."""
         inner = self.velocity[-len(self.multiplicity) :]
         counted = [m * v for m, v in zip(self.multiplicity, inner, strict=True)]
-        rates = multiply(self.setting.psi(), counted)
+        rates = multiply(self.psi, counted)
+        if self.psi is not self.setting.psi():  # another matrix in its place: nothing proves ties
+            return [Dual(*v) for v in zip(self.x, rates, strict=True)]
         exact = self.state[-len(self.multiplicity) :]
         keys = []
         for row in self.setting.turns:

@@ -126,16 +126,25 @@ def label_divergence(flow: Flow) -> Dual:
     terms = []
     for i, (v, g) in enumerate(zip(a, goals, strict=True)):
         if N == 2:
-            half = ball(flow.C[0][i]) / 2 if flow.C is not None else arb(0)
-            w, w_goal = (v * v + half * half).sqrt(), (g * g + half * half).sqrt()
-            logs = 0 if g == 0 else (g + w_goal).log() - (v + w).log()
-            terms.append(g * logs - w_goal + w if g != 0 else w - w_goal)
+            C = Fraction(0) if flow.C is None else flow.C[0][i]
+            w = (v * v + ball(C / 2) ** 2).sqrt() if C else v
+            w_goal = (g * g + ball(C / 2) ** 2).sqrt() if C else g
+            terms.append(w - g * (v + w).log() + (_times_log(g, g + w_goal) - w_goal))
         else:
             q = Fraction(2, N)
-            powers = (0 if g == 0 else g ** ball(q)) - v**q
             slope = v ** (q - 1) / (q - 1)
-            terms.append(powers / (q * (q - 1)) - slope * (g - v))
+            terms.append((_power(g, q) - v**q) / (q * (q - 1)) - slope * (g - v))
     return _sum(flow, terms)
+
+
+def _times_log(g: Any, x: Any) -> Any:
+    """G log x for 0 ≤ g ≤ x; where the ball of x reaches zero, so small that |g log x| < 1."""
+    return g * x.log() if x > 0 else arb(0, 1)
+
+
+def _power(g: Any, q: Fraction) -> Any:
+    """g^q for g ≥ 0, 0 < q < 1."""
+    return g ** ball(q) if g > 0 else arb(0).union(abs(g).upper() ** ball(q))
 
 
 def _fixed_point(setting: Setting) -> list[Any]:

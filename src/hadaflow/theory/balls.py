@@ -5,6 +5,7 @@ A ball contains the exact number. A sign read off a ball that excludes zero is a
 
 import dataclasses
 import functools
+import itertools
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
@@ -18,6 +19,7 @@ from hadaflow.errors import InputError
 
 Balls = list[Any]  # flint.arb has no type stubs
 FIRST_BITS, LAST_BITS = 64, 2**14
+_MOST_DIGIT_BITS = 13_000
 
 
 def exact(value: Any, name: str = "a") -> Fraction:
@@ -29,14 +31,18 @@ def exact(value: Any, name: str = "a") -> Fraction:
     """
     try:
         if isinstance(value, numbers.Integral):  # NumPy's integers too, of any size
-            return Fraction(int(value))
-        if isinstance(value, str | Decimal | Fraction):
-            return Fraction(value)
-        return Fraction(float(value))
+            known = Fraction(int(value))
+        elif isinstance(value, str | Decimal | Fraction):
+            known = Fraction(value)
+        else:
+            known = Fraction(float(value))
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise InputError(
             f"Argument `{name}` must hold finite numbers, but has {value!r}."
         ) from None
+    if max(known.numerator.bit_length(), known.denominator.bit_length()) > _MOST_DIGIT_BITS:
+        raise InputError(f"Argument `{name}` must hold numbers of at most 4000 digits.")
+    return known
 
 
 def written(value: Fraction) -> str:
@@ -81,18 +87,37 @@ _SLOPES: dict[str, Callable[[Any, Any], Any]] = {  # of f at v, given f(v)
 }
 
 
+# Ways in which numbers were made, numbered: the same way has the same number, and no number is used
+# twice, so that the table may be cleared between evaluations.
+_NUMBERS = itertools.count()
+_WAYS: dict[Any, int] = {}
+
+
+def _interned(way: Any) -> int:
+    if way not in _WAYS:
+        _WAYS[way] = next(_NUMBERS)
+    return _WAYS[way]
+
+
 class Dual:
     """A number and its rate of change, both as balls.
 
-    `key` says how the number was made from exact ones: two of equal keys are equal, which balls alone
-    never prove. Arithmetic and the methods of `flint.arb` that are defined here follow the chain rule.
+    `key` stands for how the number was made from exact ones: two of equal keys are equal, which balls
+    alone never prove. Arithmetic and the methods of `flint.arb` that are defined here follow the chain
+    rule.
     """
 
     __slots__ = ("key", "rate", "value")
 
     def __init__(self, value: Any, rate: Any = 0, key: Any = None) -> None:
         self.value, self.rate = value, ball(rate)
-        self.key = object() if key is None else key
+        self.key = next(_NUMBERS) if key is None else _interned(key)
+
+    def with_rate(self, rate: Any) -> "Dual":
+        """The same number, changing at another rate."""
+        copy = Dual(self.value, rate)
+        copy.key = self.key
+        return copy
 
     @classmethod
     def constant(cls, value: Any) -> "Dual":
@@ -167,7 +192,8 @@ class Dual:
     def _undecidable(self, *_: Any) -> Any:
         raise TypeError("exact numbers are compared with `largest` and `smallest`")
 
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __float__ = __int__ = _undecidable
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _undecidable  # pyright: ignore
+    __bool__ = __float__ = __int__ = __hash__ = _undecidable
 
 
 def _dual(value: Any) -> Dual:
@@ -194,7 +220,7 @@ def largest(values: Iterable[Any]) -> Dual:
         if same is None:
             tied.append(v)
         else:
-            tied[same] = Dual(v.value, v.rate.max(tied[same].rate), v.key)
+            tied[same] = v.with_rate(v.rate.max(tied[same].rate))
     if len(tied) == 1:
         return tied[0]
     value = functools.reduce(lambda p, q: p.max(q), (v.value for v in tied))
@@ -237,6 +263,7 @@ def enclose(
     """
     bits = min(FIRST_BITS, most_bits)
     while True:
+        _WAYS.clear()
         with flint.ctx.workprec(bits):
             result = function()
             size = abs(result.mid())
@@ -255,14 +282,20 @@ def increasing_root(offsets: Sequence[Fraction], goal: Fraction) -> Any:
     def product(v: Any) -> Any:
         return functools.reduce(lambda p, q: p * q, [v + d for d in shifts])
 
-    # Newton from above on an increasing convex function; the bounds are proven afterwards.
-    v = (aim ** (arb(1) / N)).mid()
+    # Two bounds from above: all factors are at least v, and those with an offset at least that.
+    zeros = [d for d in offsets if d == 0]
+    rest = functools.reduce(lambda p, q: p * q, [ball(d) for d in offsets if d], arb(1))
+    highest = (aim ** (arb(1) / N)).min((aim / rest) ** (arb(1) / len(zeros))).upper()
+    # Newton from there on an increasing convex function; the bounds are proven afterwards.
+    v = highest
     for _ in range(60 + flint.ctx.prec.bit_length()):
         slope = total([product(v) / (v + d) for d in shifts])
-        v = (v - (product(v) - aim) / slope).mid()
+        step = (v - (product(v) - aim) / slope).mid()
+        v = step if step > 0 else v / 2
     width = arb(2) ** (8 - flint.ctx.prec)
-    while True:
+    while width < 1:
         low, high = (v * (1 - width)).lower(), (v * (1 + width)).upper()
         if product(low) < aim and product(high) > aim:
             return low.union(high)
         width = width * 256
+    return arb(0).union(highest)

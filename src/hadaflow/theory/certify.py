@@ -6,6 +6,7 @@ Checking computes everything anew in ball arithmetic, from the definitions in `b
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -35,7 +36,8 @@ from hadaflow.theory.exact_problems import (
 from hadaflow.theory.own_metrics import exact_metric, load_metric, metric_name, source_digest
 
 SCHEMA = "hadaflow-certificate-1"
-_TIGHT = 1e-12  # relative radius that a stated enclosure may have
+_MOST_BITS = 2**16
+_PRINTED = 1e-15  # what printing may add to a radius, relatively
 
 
 def metric_rate(
@@ -211,16 +213,36 @@ def certify(
         )
     else:
         setting = setting_of(flow)
-    if not isinstance(most_bits, int) or not 64 <= most_bits <= 2**20:
-        raise InputError(f"Argument `most_bits` must be from 64 to 2^20, but is {most_bits!r}.")
+    if not isinstance(most_bits, int) or not 64 <= most_bits <= _MOST_BITS:
+        raise InputError(f"Argument `most_bits` must be from 64 to 2^16, but is {most_bits!r}.")
     function = load_metric(metric) if isinstance(metric, str) and ":" in metric else metric
     source = None
     if callable(function):
         source = source_digest(balls or function)
-    return _prove(
-        metric_name(balls or metric), setting, state, exact_differences(setting, C, len(state)), source,
-        balls or function, most_bits,
-    )  # fmt: skip
+    rows = exact_differences(setting, C, len(state))
+    proof = _prove(
+        metric_name(balls or metric), setting, state, rows, source, balls or function, most_bits
+    )
+    if balls is not None and callable(function):
+        _check_same(function, flow, proof)
+    return proof
+
+
+def _check_same(function: Callable[..., Any], flow: Any, proof: Certificate) -> None:
+    """Refuse `balls` that are another metric than the function in JAX."""
+    from hadaflow.metrics import rate  # JAX, which proofs and checks do not need
+    from hadaflow.model import UFM
+    from hadaflow.states import spectrum
+
+    model = UFM(proof.setting.classes) if flow is None else flow
+    C = None if proof.C is None else [[float(v) for v in row] for row in proof.C]
+    C = C[0] if C is not None and model.depth == 2 else C
+    found = float(rate(function, model, spectrum([float(v) for v in proof.a], C)))
+    if not math.isclose(found, proof.rate, rel_tol=1e-5, abs_tol=1e-12):
+        raise InputError(
+            f"Argument `balls` must be the metric itself, but its rate is {proof.rate:.6g} where that "
+            f"of `metric` is {found:.6g}."
+        )
 
 
 def _prove(
@@ -270,11 +292,18 @@ class Verdict:
 
 def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The document in a file, unchecked."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise InputError(f"Cannot check {str(path)!r}: it has an entry twice.")
+        return dict(pairs)
+
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        document = json.loads(text)
+        document = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=once)
     except OSError as error:
         raise InputError(f"Cannot read {str(path)!r}: {error.strerror}.") from None
+    except InputError:
+        raise
     except (ValueError, RecursionError):
         raise InputError(f"Cannot read {str(path)!r}: not a JSON document.") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
@@ -292,50 +321,66 @@ def recheck(
 
     The rate is enclosed anew from the input alone. The certificate holds if the new enclosure proves
     the sign it states, lies inside the enclosure it states, and the statement is the one that follows.
-    Give `metric` for a function of your own that cannot be imported by its name.
+    For a metric of one's own the module that it names is imported, which runs it; give `metric`, the
+    function itself, where it cannot be found by its name.
     """
     document = certificate if isinstance(certificate, dict) else read_certificate(certificate)
     if set(document) != _KEYS:
-        strange = sorted(set(document) ^ _KEYS)
+        strange = sorted(map(str, set(document) ^ _KEYS))
         raise InputError(f"The certificate cannot be used: check its entries {', '.join(strange)}.")
-    setting = read_problem(document.get("problem"))
+    setting = read_problem(document["problem"])
     state = tuple(written_number(v) for v in entry_list(document, "a"))
-    rows = document.get("C")
-    C = None
-    if rows is not None:
-        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-            raise broken("C", rows)
-        C = exact_differences(
-            setting, [[written_number(v) for v in row] for row in rows], len(state)
-        )
-    name, source = document.get("metric"), document.get("source")
+    C = document["C"]
+    if C is not None:
+        if not isinstance(C, list) or not all(isinstance(row, list) for row in C):
+            raise broken("C", C)
+        C = exact_differences(setting, [[written_number(v) for v in r] for r in C], len(state))
+    function = _read_metric(document, metric)
+    for name, kind in (("bits", int), ("sign", int), ("statement", str), ("versions", dict)):
+        if type(document[name]) is not kind:
+            raise broken(name, document[name])
+    if not 1 <= document["bits"] <= _MOST_BITS:
+        raise broken("bits", document["bits"])
+    most = max(LAST_BITS, document["bits"])
+    again = _prove(document["metric"], setting, state, C, document["source"], function, most)
+    reason = _why_not(document, again, function)
+    return Verdict(not reason, reason or again.statement, again)
+
+
+def _read_metric(document: dict[str, Any], metric: Callable[..., Any] | None) -> Any:
+    """A metric's name, or the function that the certificate was made for."""
+    name, source = document["metric"], document["source"]
     if not isinstance(name, str):
         raise broken("metric", name)
-    function: Any = name
-    if ":" in name:
-        function = load_metric(name) if metric is None else metric
-        if source_digest(function) != source:
-            raise InputError(
-                f"The certificate is for other code: `{name}` reads differently than the function "
-                "it was made for."
-            )
-    bits = document.get("bits")
-    if type(bits) is not int or not 1 <= bits <= LAST_BITS:
-        raise broken("bits", bits)
-    stated = _ball_of(document.get("enclosure"))
-    again = _prove(name, setting, state, C, source, function, LAST_BITS)
-    reason = ""
+    if ":" not in name:
+        if source is not None:
+            raise broken("source", source)
+        return name
+    function = load_metric(name) if metric is None else metric
+    if source_digest(function) != source:
+        raise InputError(
+            f"The certificate is for other code: `{name}` reads differently than the function it was "
+            "made for."
+        )
+    return function
+
+
+def _why_not(document: dict[str, Any], again: Certificate, function: Any) -> str:
+    """Why the certificate does not hold; nothing if it does."""
+    bits, stated = document["bits"], _ball_of(document["enclosure"])
     if again.sign == 0:
-        reason = f"the sign is undecided with {again.bits} bits"
-    elif document.get("sign") != again.sign:
-        reason = f"{name} {_WORD[again.sign]} there: the rate is {again.enclosure}"
-    elif bits < again.bits:
-        reason = f"{bits} bits do not prove it: {again.bits} are needed"
-    elif not (stated.rad() <= abs(stated.mid()) * _TIGHT and _contains(stated, again, function)):
-        reason = f"the enclosure is not that of the rate, which is {again.enclosure}"
-    elif document.get("statement") != again.statement:
-        reason = f"the statement is not what is proven, which is: {again.statement}"
-    return Verdict(not reason, reason or again.statement, again)
+        return f"the sign is undecided with {again.bits} bits"
+    if document["sign"] != again.sign:
+        return f"{again.metric} {_WORD[again.sign]} there: the rate is {again.enclosure}"
+    found = _rate_at(bits, again, function)
+    if not (found > 0 if again.sign > 0 else found < 0):
+        return f"{bits} bits do not prove it: {again.bits} do"
+    wide = stated.rad() > 2 * found.rad() + abs(found.mid()) * _PRINTED
+    if wide or not _contains(stated, again, function):
+        return f"the enclosure is not that of the rate, which is {again.enclosure}"
+    if document["statement"] != again.statement:
+        return f"the statement is not what is proven, which is: {again.statement}"
+    return ""
 
 
 def _ball_of(text: Any) -> Any:
@@ -348,16 +393,20 @@ def _ball_of(text: Any) -> Any:
         raise broken("enclosure", text) from None
 
 
+def _rate_at(bits: int, certificate: Certificate, function: Any) -> Any:
+    evaluate = exact_metric(function) if callable(function) else METRICS[function]
+    with flint.ctx.workprec(bits):
+        return evaluate(Flow.of(certificate.setting, certificate.a, certificate.C)).rate
+
+
 def _contains(stated: Any, again: Certificate, function: Any) -> bool:
     """Is the rate inside the stated ball? With more bits, until it is clear."""
-    evaluate = exact_metric(function) if callable(function) else METRICS[function]
     bits = 2 * again.bits
-    while bits <= 2 * LAST_BITS:
-        with flint.ctx.workprec(bits):
-            rate = evaluate(Flow.of(again.setting, again.a, again.C)).rate
-            if stated.contains(rate):
-                return True
-            if not stated.overlaps(rate):
-                return False
+    while bits <= 2 * _MOST_BITS:
+        rate = _rate_at(bits, again, function)
+        if stated.contains(rate):
+            return True
+        if not stated.overlaps(rate):
+            return False
         bits *= 2
     return False

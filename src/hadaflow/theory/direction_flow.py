@@ -153,6 +153,10 @@ def rising_region(triangle: Triangle, metric: Metric, n: int = 160) -> tuple[np.
     """
     u = lattice(n)
     rates = np.asarray(rate(metric, triangle.model, triangle.states(u), flow="normalized"))
+    if not np.any(np.isfinite(rates)):
+        raise InputError(
+            "Argument `metric` must be a finite number with a finite rate, but is not."
+        )
     rates = np.where(np.isfinite(rates), rates, 0.0)
     return u, rates, rates > 1e-12 * np.abs(rates).max()
 

@@ -1,5 +1,6 @@
 """Problems and states as rationals: from a model, and from what a certificate says."""
 
+import itertools
 import math
 import re
 from fractions import Fraction
@@ -12,8 +13,8 @@ from hadaflow.theory.ball_flow import CROSS_ENTROPY, MSE, Setting
 from hadaflow.theory.balls import exact, written
 
 Rows = tuple[tuple[Fraction, ...], ...]
-LARGEST = 4096  # classes; Ψ is dense here
-_WRITTEN = re.compile(r"-?\d+(\.\d+)?|-?\d+/[1-9]\d*")
+LARGEST = 512  # classes; Ψ is dense here
+_WRITTEN = re.compile(r"-?[0-9]+(\.[0-9]+)?|-?[0-9]+/[1-9][0-9]*")
 
 
 def setting_of(model: Any) -> Setting:
@@ -27,6 +28,8 @@ def setting_of(model: Any) -> Setting:
         return Fraction(repr(float(v)))
 
     labels = model.label_distribution
+    if labels is not None:  # normalized by the model: the decimals that were given
+        labels = _labels([Fraction(f"{v:.15g}") for v in labels])
     return Setting(
         group=tuple(model.basis.group),
         depth=model.depth,
@@ -34,7 +37,7 @@ def setting_of(model: Any) -> Setting:
         loss=model.loss,
         reduction=model.reduction,
         label_smoothing=decimal(model.label_smoothing),
-        label_distribution=None if labels is None else _labels([decimal(v) for v in labels]),
+        label_distribution=labels,
         temperature=decimal(model.temperature),
         weight_decay=tuple(decimal(v) for v in model.decays),
     )
@@ -115,9 +118,18 @@ def _check_problem(setting: Setting, document: Any) -> None:
         and (q is None or not setting.label_smoothing)
     )
     if good and q is not None:
-        good = len(q) == setting.classes and sum(q) == 1 and min(q) >= 0
+        good = len(q) == setting.classes and sum(q) == 1 and min(q) >= 0 and _symmetric(setting, q)
     if not good:
         raise broken("problem", document)
+
+
+def _symmetric(setting: Setting, q: tuple[Fraction, ...]) -> bool:
+    """Is q the same for g and −g?"""
+    place = {g: i for i, g in enumerate(itertools.product(*map(range, setting.group)))}
+    return all(
+        q[i] == q[place[tuple(-x % n for x, n in zip(g, setting.group, strict=True))]]
+        for g, i in place.items()
+    )
 
 
 def entry_list(document: dict[str, Any], name: str) -> list[Any]:

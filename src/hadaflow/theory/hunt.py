@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_seconds, check_whole_number
 from hadaflow.metrics import Metric
 from hadaflow.model import UFM
 from hadaflow.precision import double_precision
@@ -26,7 +25,7 @@ from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.symmetries import canonical_order
 from hadaflow.theory.balls import exact, written
 from hadaflow.theory.certify import Certificate, certify
-from hadaflow.theory.quarry import FALL, KEPT, NOISE, NOWHERE, OPTIONS, READABLE, RISE, Quarry
+from hadaflow.theory.quarry import FALL, KEPT, NOWHERE, OPTIONS, READABLE, RISE, Quarry
 
 _BATCH = 256  # starts that climb together
 _SIMPLIFIED = 6  # of those refined the best, which are simplified and certified
@@ -131,7 +130,7 @@ def hunt(
     seed = check_whole_number("seed", seed, least=0)
     check_seconds(seconds)
     check_progress(progress)
-    tried, best, interrupted = 0, None, False
+    tried, best, reached, interrupted = 0, None, np.zeros((0, model.modes)), False
     rng = np.random.default_rng(seed)
     try:
         with Progress(progress, f"hunting {quarry.name}") as bar, double_precision():
@@ -147,42 +146,47 @@ def hunt(
                     break
     except KeyboardInterrupt:
         interrupted = True
-    return _result(quarry, best, tried, seed, time.monotonic() - began, interrupted, starts)
-
-
-def check_seconds(seconds: Any) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise InputError(f"Argument `seconds` must be a positive number, but is {seconds!r}.")
-
-
-def _result(quarry, best, tried, seed, seconds, interrupted, wanted) -> Hunt:
-    rate = a = proof = None
-    word = "rises" if quarry.sign > 0 else "falls"
-    count = f"{tried} starts (seed {seed})"
-    if best is None:
-        message = f"Not found in {count}: no state where {quarry.name} {word}."
-        if interrupted:
-            message = f"Interrupted: {message[0].lower()}{message[1:]}"
-        elif tried < wanted:
-            message += f" Time ran out before {wanted}."
-    else:
-        a, rate, proof = best
-        kind = "Found and certified" if proof is not None else "Found, but uncertified"
-        message = f"{kind}: {quarry.name} {word} at a state reached in {count}."
+        if best is None and len(reached):  # as it was found, in all its digits
+            with double_precision():
+                best = _decided(quarry, [[repr(float(v)) for v in np.exp(reached[0])]], balls)
+    message = _in_words(quarry, best, f"{tried} starts (seed {seed})", interrupted)
+    if best is None and not interrupted and tried < starts:
+        message += f" Time ran out before {starts}."
     return Hunt(
-        metric=quarry.name, model=quarry.model, seek=RISE if quarry.sign > 0 else FALL,
-        found=best is not None, certified=proof is not None, a=a, C=quarry.given_C, rate=rate,
-        certificate=proof, starts=tried, seed=seed, seconds=seconds, interrupted=interrupted,
+        metric=quarry.name, model=model, seek=RISE if quarry.sign > 0 else FALL,
+        found=best is not None, certified=best is not None and best.proof is not None,
+        a=None if best is None else tuple(best.a), C=quarry.given_C,
+        rate=None if best is None else best.rate, certificate=None if best is None else best.proof,
+        starts=tried, seed=seed, seconds=time.monotonic() - began, interrupted=interrupted,
         message=message,
     )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A state of the wrong sign, with its proof or the reason why there is none."""
+
+    a: list[str]
+    rate: float
+    proof: Certificate | None
+    reason: str = ""
+
+
+def _in_words(quarry: Quarry, best: _Found | None, count: str, interrupted: bool) -> str:
+    word = "rises" if quarry.sign > 0 else "falls"
+    if best is None:
+        text = f"Not found in {count}: no state where {quarry.name} {word}."
+    else:
+        kind = "Found and certified" if best.proof is not None else "Found, but uncertified"
+        text = f"{kind}: {quarry.name} {word} at a state reached in {count}."
+        text += f" {best.reason}" if best.reason else ""
+    return f"Interrupted: {text[0].lower()}{text[1:]}" if interrupted else text
 
 
 # --- from a state to a readable proof ------------------------------------------------------------
 
 
-def _best(
-    quarry: Quarry, reached: np.ndarray, balls: Callable[..., Any] | None
-) -> tuple[tuple[str, ...], float, Certificate | None] | None:
+def _best(quarry: Quarry, reached: np.ndarray, balls: Callable[..., Any] | None) -> _Found | None:
     """The most readable of the states that can be certified; of one's own metric, else uncertified."""
     if not len(reached):
         return None
@@ -195,26 +199,31 @@ def _best(
         if decimals is not None:
             speed = quarry.log_speeds(np.array([decimals], dtype=float))[0]
             options.append((_complexity(decimals), -speed, decimals))
+    return _decided(quarry, [decimals for *_, decimals in sorted(options)], balls)
+
+
+def _decided(
+    quarry: Quarry, options: list[list[str]], balls: Callable[..., Any] | None
+) -> _Found | None:
+    """The first of the states that ball arithmetic proves; of one's own metric, else uncertified."""
     uncertified = None
-    for _, _, decimals in sorted(options):
+    for a in options:
         try:
-            proof = certify(quarry.metric, decimals, quarry.model, C=quarry.given_C, balls=balls)
-        except InputError:
-            if isinstance(quarry.metric, str):
+            proof = certify(quarry.metric, a, quarry.model, C=quarry.given_C, balls=balls)
+            reason = f"Its sign is undecided with {proof.bits} bits."
+        except InputError as error:
+            if isinstance(quarry.metric, str) or balls is not None:
                 raise
-            proof = None
+            proof, reason = None, str(error)
         if proof is not None and proof.sign == quarry.sign:
             name = proof.metric if balls is not None else quarry.name
-            return tuple(decimals), proof.rate, dataclasses.replace(proof, metric=name)
-        if (
-            uncertified is None
-            and not isinstance(quarry.metric, str)
-            and not (proof and proof.sign)
-        ):
-            a = np.array([float(v) for v in decimals])
-            if float(quarry.wrong(jnp.log(jnp.asarray(a)))) > NOISE:
-                rate = quarry.sign * float(np.exp(quarry.log_speeds(a[None])[0]))
-                uncertified = tuple(decimals), rate, None
+            return _Found(a, proof.rate, dataclasses.replace(proof, metric=name))
+        undecided = proof is None or proof.sign == 0
+        if uncertified is None and undecided and not isinstance(quarry.metric, str):
+            values = np.array([[float(v) for v in a]])
+            if quarry.beyond_rounding(np.log(values))[0]:
+                rate = quarry.sign * float(np.exp(quarry.log_speeds(values)[0]))
+                uncertified = _Found(a, rate, None, reason)
     return uncertified
 
 

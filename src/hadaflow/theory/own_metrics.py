@@ -28,8 +28,9 @@ def load_metric(name: str) -> Callable[..., Any]:
         found = importlib.import_module(module)
         for part in function.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise InputError(f"Cannot load the metric {name!r}: {error}.") from None
+    except Exception as error:  # whatever a module of one's own may raise
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"Cannot load the metric {name!r}: {reason}.") from None
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(os.getcwd())

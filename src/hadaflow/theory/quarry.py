@@ -27,7 +27,7 @@ KEPT = 32  # states of a batch that are refined
 OPTIONS = 40  # states that are compared at once
 _MOST_MODES = 255
 NOWHERE = -1e9  # stands for the log of a rate that has the right sign
-NOISE = 1e-10  # a rate per log path length below this may be rounding
+_NOISE = 1e-10  # a rate below so much of its terms may be rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,20 +87,18 @@ class Quarry:
                 f"{', …' if len(a) > 8 else ''})."
             )
 
-    def _change(self, a):
-        """The metric, and its rate per unit of path length."""
+    def _rates(self, a):
+        """Rates of a and C per unit of path length."""
         C = jnp.asarray(self.C)
         # Balanced layers have the mobility a^{2−2/N}; differences of zero would hide that.
         short = self.given_C is None and self.model.depth > 2 and not self.model.penalized
         shown = jnp.zeros(()) if short else C
         da, dC, *_ = self.model.reduced_velocity(a, shown, None, normalized=True)
-        value, change = jax.jvp(self.function, (a, C), (da, jnp.zeros_like(C) if short else dC))
-        value = jnp.asarray(value)
-        if value.shape != ():
-            raise InputError(
-                f"Metric `{self.name}` must return one number, but has shape {value.shape}."
-            )
-        return value, change
+        return da, jnp.zeros_like(C) if short else dC
+
+    def _change(self, a):
+        """The metric, and its rate per unit of path length."""
+        return jax.jvp(self.function, (a, jnp.asarray(self.C)), self._rates(a))
 
     def wrong(self, z):
         """How far the rate per unit of log path length has the wrong sign."""
@@ -171,7 +169,8 @@ class Quarry:
         value, reached = self._climber("wrong", _CLIMB, *_WIDE)(jnp.asarray(z), 0.3)
         value, reached = np.asarray(value)[:count], np.asarray(reached)[:count]
         order = np.argsort(-value)
-        return reached[order[value[order] > NOISE]]
+        reached = reached[order[value[order] > 0]][:KEPT]
+        return reached[self.beyond_rounding(reached)] if len(reached) else reached
 
     def refine(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rates and states after climbing dm/dt, readable ones if there are any, the fastest first."""
@@ -202,6 +201,26 @@ class Quarry:
         inside = chosen[speed[np.arange(len(z)), best] > NOWHERE / 2]
         # A fixed number of rows, so that one compiled program serves.
         return inside[np.arange(KEPT) % len(inside)] if len(inside) else inside
+
+    def beyond_rounding(self, z: np.ndarray) -> np.ndarray:
+        """At which states is the wrong rate more than the rounding of the terms it is the sum of?"""
+        if "terms" not in self._programs:
+
+            def share(z):
+                change, terms = self.wrong(z), jax.jacfwd(self._value)(z) * self._log_rates(z)
+                return change / jnp.maximum(jnp.sum(jnp.abs(terms)), jnp.finfo(z.dtype).tiny)
+
+            self._programs["terms"] = jax.jit(jax.vmap(share))
+        rows = jnp.asarray(z[np.arange(KEPT) % len(z)])
+        return np.asarray(self._programs["terms"](rows))[: len(z)] > _NOISE
+
+    def _value(self, z):
+        return self.function(jnp.exp(z), jnp.asarray(self.C))
+
+    def _log_rates(self, z):
+        """Rates of log a, per unit of log path length."""
+        a = jnp.exp(z)
+        return self._rates(a)[0] / a * jnp.sum(a)
 
     def log_speeds(self, a: np.ndarray) -> np.ndarray:
         """`log_speed` at some states, padded so that one compiled program serves."""

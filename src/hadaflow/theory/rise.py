@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_seconds, check_whole_number
 from hadaflow.files import write_atomically
 from hadaflow.metrics import Metric
 from hadaflow.model import UFM
@@ -22,7 +22,6 @@ from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.solver import solve
 from hadaflow.states import spectrum
 from hadaflow.symmetries import canonical_order
-from hadaflow.theory.hunt import check_seconds
 from hadaflow.theory.quarry import Quarry
 from hadaflow.trajectory import Trajectory, check_picture
 
@@ -30,6 +29,7 @@ _POPULATION, _ELITE, _RESTARTS, _PATIENCE = 64, 16, 3, 5
 _POINTS = 400  # of the trajectory that is kept
 _LATEST, _END = 300.0, 1e4  # log10 of the last time, in the search and of what is kept
 _TOLERANCE = 1e-6  # of the solver, in the search
+_ACCURACY = 1e-6  # below so much of its value a rise may be error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -230,6 +230,8 @@ class _Search:
         if rises.max() > self.best:
             self.best = float(rises.max())
             self.place = z[int(np.argmax(rises))]
+        if "interrupted" in run.diagnostics["statuses"]:  # the solver keeps what it has
+            raise KeyboardInterrupt
         return rises
 
 
@@ -256,9 +258,12 @@ def _followed(quarry: Quarry, search: _Search, interrupted: bool) -> Rise:
     )  # fmt: skip
     values = np.asarray(run.measure(quarry.metric))
     top = int(np.nanargmax(quarry.sign * values))
+    if quarry.sign * (values[top] - values[0]) < _ACCURACY * max(1e-3, abs(values[0])):
+        top = 0  # no more than the solver's own error
     return Rise(
         metric=quarry.name, model=quarry.model, a=a,
         rise=float(quarry.sign * (values[top] - values[0])), low=float(values[0]),
         peak=float(values[top]), log10_peak=float(run.log10_time[top]), starts=search.tried,
-        seed=search.seed, interrupted=interrupted, values=values, run=run,
+        seed=search.seed, interrupted=interrupted or run.status == "interrupted", values=values,
+        run=run,
     )  # fmt: skip
