@@ -46,6 +46,7 @@ class Setting:
     weight_decay: tuple[Fraction, ...] = ()
 
     @classmethod
+    @functools.cache
     def walsh(cls, classes: int, depth: int = 2) -> "Setting":
         return cls((2,) * (classes.bit_length() - 1), depth)
 
@@ -138,8 +139,7 @@ class Flow:
     r"""The reduced flow at one state, over balls, in scaled units.
 
     $x = \Psi a$, $e = e^{-x/\tau}$, $b = \Psi e$, $D = 1 + \sum e$ and $\dot a$; depth 2, balanced, is
-    Eq. (9), $\dot a = a\,b/D$. `squares` are those of the layers' singular values, layer by layer, with
-    their rates.
+    Eq. (9), $\dot a = a\,b/D$. `sizes` are the squares of the layers' singular values, mode by mode.
     """
 
     setting: Setting
@@ -149,8 +149,9 @@ class Flow:
     e: Balls
     b: Balls
     D: Any
+    force: Balls
     velocity: Balls
-    squares: tuple[tuple[Dual, ...], ...]
+    sizes: list[Balls]
     C: tuple[tuple[Fraction, ...], ...] | None = None
     multiplicity: tuple[int, ...] = ()
     psi: Matrix = ()
@@ -187,8 +188,10 @@ class Flow:
                 q = [m * ball(setting.label(j)) for j, m in enumerate(count)]
                 force = [v - w for v, w in zip(force, multiply(psi, q), strict=True)]
             force = [v / tau for v in force]
-        velocity, squares = _layers(setting, a, balls, C, force)
-        return cls(setting, tuple(a), balls, x, e, b, D, velocity, squares, C, count, psi)
+        rows = [None] * len(a) if C is None else list(zip(*C, strict=True))
+        sizes = [_squares(setting.depth, *mode) for mode in zip(a, balls, rows, strict=True)]
+        velocity = _velocity(setting, sizes, balls, force)
+        return cls(setting, tuple(a), balls, x, e, b, D, force, velocity, sizes, C, count, psi)
 
     # --- what metrics look at --------------------------------------------------------------------
 
@@ -200,7 +203,19 @@ class Flow:
     @property
     def all_values(self) -> list[Dual]:
         """The same, with the constant mode in front where the state has one (MSE)."""
-        return [Dual(*v) for v in zip(self.a, self.velocity, self.state, strict=True)]
+        values = zip(self.a, self.velocity, self.state, strict=True)
+        return [Dual(a, v, ("exact", known)) for a, v, known in values]
+
+    @property
+    def squares(self) -> list[tuple[Dual, ...]]:
+        r"""The layers' squares, layer by layer; their rates are $\frac2N a\,g - 2\lambda_l\sigma_l^2$."""
+        N = self.setting.depth
+        decays = self.setting.scaled_decays() if any(self.setting.weight_decay) else [arb(0)] * N
+        modes = [
+            [Dual(s, 2 * v * g / N - 2 * d * s) for d, s in zip(decays, squares, strict=True)]
+            for v, g, squares in zip(self.a, self.force, self.sizes, strict=True)
+        ]
+        return list(zip(*modes, strict=True))
 
     @property
     def margins(self) -> list[Dual]:
@@ -217,29 +232,20 @@ class Flow:
             for t, m, v in zip(row, self.multiplicity, exact, strict=True):
                 if t:
                     sums[t] = sums.get(t, Fraction(0)) + m * v
-            keys.append(tuple(sorted(sums.items())))
+            keys.append(("margin", *sorted(sums.items())))
         return [Dual(*v) for v in zip(self.x, rates, keys, strict=True)]
 
 
-def _layers(
-    setting: Setting,
-    a: Sequence[Fraction],
-    balls: Balls,
-    C: tuple[tuple[Fraction, ...], ...] | None,
-    force: Balls,
-) -> tuple[Balls, tuple[tuple[Dual, ...], ...]]:
-    r"""Velocities, and the layers' squares with their rates $\frac2N a\,g - 2\lambda_l\sigma_l^2$."""
-    N = setting.depth
-    decays = setting.scaled_decays() if any(setting.weight_decay) else [arb(0)] * N
-    velocity, squares = [], []
-    for i, (v, g) in enumerate(zip(balls, force, strict=True)):
-        sizes = _squares(N, a[i], v, None if C is None else [row[i] for row in C])
-        others = [arb(1)] if N == 1 else [_product(sizes, layer) for layer in range(N)]
-        mobility = total(others) / N
-        velocity.append(mobility * g - total(decays) * v)
-        rates = [2 * v * g / N - 2 * d * s for d, s in zip(decays, sizes, strict=True)]
-        squares.append(tuple(Dual(s, r) for s, r in zip(sizes, rates, strict=True)))
-    return velocity, tuple(zip(*squares, strict=True))
+def _velocity(setting: Setting, sizes: list[Balls], balls: Balls, force: Balls) -> Balls:
+    r"""$\dot a = w g - \sum_l\lambda_l a$ with mobility $w = \frac1N\sum_l\prod_{m\ne l}\sigma_m^2$."""
+    N, found = setting.depth, []
+    for squares, g in zip(sizes, force, strict=True):
+        others = [arb(1)] if N == 1 else [_product(squares, layer) for layer in range(N)]
+        found.append(total(others) / N * g)
+    if any(setting.weight_decay):
+        decay = total(setting.scaled_decays())
+        found = [v - decay * a for v, a in zip(found, balls, strict=True)]
+    return found
 
 
 def _product(sizes: Balls, left_out: int) -> Any:

@@ -17,7 +17,7 @@ from hadaflow.theory.balls import Dual, ball, largest, smallest, total
 
 def _sum(flow: Flow, terms: Iterable[Any]) -> Any:
     """Σ over all K − 1 non-trivial modes of terms given for the free ones."""
-    return total([m * t for m, t in zip(flow.multiplicity, terms, strict=True)])
+    return total([t if m == 1 else m * t for m, t in zip(flow.multiplicity, terms, strict=True)])
 
 
 def _count(flow: Flow) -> int:

@@ -91,6 +91,7 @@ _SLOPES: dict[str, Callable[[Any, Any], Any]] = {  # of f at v, given f(v)
 # twice, so that the table may be cleared between evaluations.
 _NUMBERS = itertools.count()
 _WAYS: dict[Any, int] = {}
+_NOTHING = arb(0)
 
 
 def _interned(way: Any) -> int:
@@ -102,53 +103,77 @@ def _interned(way: Any) -> int:
 class Dual:
     """A number and its rate of change, both as balls.
 
-    `key` stands for how the number was made from exact ones: two of equal keys are equal, which balls
-    alone never prove. Arithmetic and the methods of `flint.arb` that are defined here follow the chain
-    rule.
+    Arithmetic and the methods of `flint.arb` that are defined here follow the chain rule. `way` is how
+    the number was made from exact ones, an operation and what it was applied to: two that were made in
+    the same way are equal, which balls alone never prove.
     """
 
-    __slots__ = ("key", "rate", "value")
+    __slots__ = ("_key", "_way", "rate", "value")
 
-    def __init__(self, value: Any, rate: Any = 0, key: Any = None) -> None:
-        self.value, self.rate = value, ball(rate)
-        self.key = next(_NUMBERS) if key is None else _interned(key)
+    def __init__(
+        self, value: Any, rate: Any = _NOTHING, way: tuple[Any, ...] | None = None
+    ) -> None:
+        self.value, self.rate = value, rate
+        self._way, self._key = way, None
+
+    @property
+    def key(self) -> int:
+        """The number of the way; of a number of unknown origin its own."""
+        waiting: list[Dual] = [self]
+        while waiting:  # a loop, because sums may be longer than Python's stack
+            last = waiting[-1]
+            parts = () if last._way is None else last._way
+            missing = [p for p in parts if isinstance(p, Dual) and p._key is None]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if last._key is None:
+                known = tuple(p._key if isinstance(p, Dual) else p for p in parts)
+                last._key = _interned(known) if known else next(_NUMBERS)
+        assert self._key is not None
+        return self._key
 
     def with_rate(self, rate: Any) -> "Dual":
         """The same number, changing at another rate."""
-        copy = Dual(self.value, rate)
-        copy.key = self.key
-        return copy
+        return Dual(self.value, ball(rate), ("same", self))
 
     @classmethod
     def constant(cls, value: Any) -> "Dual":
+        """A number that does not change; balls are of unknown origin."""
         if isinstance(value, arb):
             return cls(value)
         known = value if isinstance(value, Fraction) else exact(value)
-        return cls(ball(known), 0, known)
+        return cls(ball(known), _NOTHING, ("exact", known))
 
     def __add__(self, other: Any) -> "Dual":
-        other = _dual(other)
-        return Dual(self.value + other.value, self.rate + other.rate, ("+", self.key, other.key))
+        if isinstance(other, Dual):
+            return Dual(self.value + other.value, self.rate + other.rate, ("+", self, other))
+        return Dual(self.value + _operand(other), self.rate, ("+", self, _origin(other)))
 
     def __mul__(self, other: Any) -> "Dual":
-        other = _dual(other)
-        rate = self.rate * other.value + self.value * other.rate
-        return Dual(self.value * other.value, rate, ("*", self.key, other.key))
+        if isinstance(other, Dual):
+            rate = self.rate * other.value + self.value * other.rate
+            return Dual(self.value * other.value, rate, ("*", self, other))
+        number = _operand(other)
+        return Dual(self.value * number, self.rate * number, ("*", self, _origin(other)))
 
     def __truediv__(self, other: Any) -> "Dual":
-        other = _dual(other)
-        value = self.value / other.value
-        rate = (self.rate - value * other.rate) / other.value
-        return Dual(value, rate, ("/", self.key, other.key))
+        if isinstance(other, Dual):
+            value = self.value / other.value
+            rate = (self.rate - value * other.rate) / other.value
+            return Dual(value, rate, ("/", self, other))
+        number = _operand(other)
+        return Dual(self.value / number, self.rate / number, ("/", self, _origin(other)))
 
     def __neg__(self) -> "Dual":
-        return Dual(-self.value, -self.rate, ("-", self.key))
+        return Dual(-self.value, -self.rate, ("-", self))
 
     def __sub__(self, other: Any) -> "Dual":
-        return self + (-_dual(other))
+        return self + (-other)
 
     def __rsub__(self, other: Any) -> "Dual":
-        return _dual(other) + (-self)
+        return -self + other
 
     def __rtruediv__(self, other: Any) -> "Dual":
         return _dual(other) / self
@@ -161,11 +186,11 @@ class Dual:
         p = exact(power, "power")
         if p.denominator == 1:
             n = p.numerator
-            value, slope = self.value**n, n * self.value ** (n - 1) if n else ball(0)
+            value, slope = self.value**n, n * self.value ** (n - 1) if n else _NOTHING
         else:
             value = self.value ** ball(p)
             slope = ball(p) * value / self.value
-        return Dual(value, slope * self.rate, ("**", self.key, p))
+        return Dual(value, slope * self.rate, ("**", self, p))
 
     def __rpow__(self, base: Any) -> "Dual":
         return (_dual(base).log() * self).exp()
@@ -185,7 +210,7 @@ class Dual:
 
         def apply() -> Dual:
             value = getattr(self.value, name)()
-            return Dual(value, _SLOPES[name](self.value, value) * self.rate, (name, self.key))
+            return Dual(value, _SLOPES[name](self.value, value) * self.rate, (name, self))
 
         return apply
 
@@ -198,6 +223,18 @@ class Dual:
 
 def _dual(value: Any) -> Dual:
     return value if isinstance(value, Dual) else Dual.constant(value)
+
+
+def _operand(value: Any) -> Any:
+    """A plain number for arithmetic with balls: integers and balls as they are."""
+    return value if isinstance(value, int | arb) else ball(value)
+
+
+def _origin(value: Any) -> Any:
+    """What a plain number adds to a way: itself, exactly; a ball may be any number in it."""
+    if isinstance(value, arb):
+        return next(_NUMBERS), "ball"
+    return "exact", value if isinstance(value, int | Fraction) else exact(value)
 
 
 def total(values: Iterable[Any]) -> Any:
