@@ -136,7 +136,9 @@ class Dual:
 
     def with_rate(self, rate: Any) -> "Dual":
         """The same number, changing at another rate."""
-        return Dual(self.value, ball(rate), ("same", self))
+        copy = Dual(self.value, ball(rate), self._way)
+        copy._key = self.key
+        return copy
 
     @classmethod
     def constant(cls, value: Any) -> "Dual":
