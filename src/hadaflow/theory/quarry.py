@@ -207,8 +207,11 @@ class Quarry:
         if "terms" not in self._programs:
 
             def share(z):
-                change, terms = self.wrong(z), jax.jacfwd(self._value)(z) * self._log_rates(z)
-                return change / jnp.maximum(jnp.sum(jnp.abs(terms)), jnp.finfo(z.dtype).tiny)
+                rates = self._log_rates(z)
+                terms = jnp.sum(jnp.abs(jax.jacfwd(self._value)(z) * rates))
+                # Where the derivatives themselves are rounding, it is that of the value.
+                value = 1e-3 * jnp.abs(self._value(z)) * jnp.sum(jnp.abs(rates))
+                return self.wrong(z) / jnp.maximum(terms + value, jnp.finfo(z.dtype).tiny)
 
             self._programs["terms"] = jax.jit(jax.vmap(share))
         rows = jnp.asarray(z[np.arange(KEPT) % len(z)])
