@@ -308,7 +308,7 @@ def test_verify_prints_claims_with_their_enclosures(hadaflow):
     keys = "id where statement status method value paper_value enclosure correction".split()
     assert all(list(r) == keys for r in records)
     assert records[0]["status"] == "certified"
-    assert records[0]["enclosure"]["K = 8"].startswith("[0.00073307870940994")
+    assert records[0]["enclosure"]["K = 8"].startswith("[0.0007330787094099466 +/- ")
     assert records[0]["paper_value"] == 7.3e-4
 
 

@@ -3,7 +3,9 @@
 JAX and the rest are imported inside the functions, so that `--help` is instant.
 """
 
+import inspect
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -91,6 +93,65 @@ def make_model(
         imbalance=blocks, group=parse_group(group, blocks is not None),
         label_distribution=parse_labels(labels), weight_decay=parse_decay(weight_decay), **options,
     )  # fmt: skip
+
+
+def _model_options(
+    classes: Classes,
+    samples: Samples = 1,
+    group: Group = None,
+    depth: Depth = 2,
+    loss: LossOption = Loss.cross_entropy,
+    label_smoothing: Smoothing = 0.0,
+    labels: Labels = None,
+    temperature: Temperature = 1.0,
+    weight_decay: Decay = None,
+    imbalance: Imbalance = None,
+) -> Any:
+    """The model that the options of `solve` describe."""
+    return make_model(
+        imbalance, group, labels, weight_decay, classes=classes, samples=samples, depth=depth,
+        loss=loss.value, label_smoothing=label_smoothing, temperature=temperature,
+    )  # fmt: skip
+
+
+def with_model(command: Callable[..., None], optional: bool = False) -> Callable[..., None]:
+    """`command` with the model's options in place of its argument `model`.
+
+    Optional: without --classes the model is None, and no other of its options may be given.
+    """
+    shared = list(inspect.signature(_model_options).parameters.values())
+    if optional:
+        shared[0] = shared[0].replace(default=None, annotation=_or_none(shared[0].annotation))
+    shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared]
+    own = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, p in inspect.signature(command).parameters.items()
+        if name != "model"
+    ]
+
+    def wrapper(**given: Any) -> None:
+        options = {p.name: given.pop(p.name) for p in shared}
+        if options["classes"] is None:
+            changed = [p.name for p in shared[1:] if options[p.name] != p.default]
+            if changed:
+                raise InputError(
+                    f"Argument `{changed[0]}` describes a model and needs `classes` given, too."
+                )
+            command(model=None, **given)
+        else:
+            command(model=_model_options(**options), **given)
+
+    # Those without a default first, as a signature must have them.
+    merged = sorted([*own, *shared], key=lambda p: p.default is not inspect.Parameter.empty)
+    wrapper.__signature__ = inspect.Signature(merged)  # pyright: ignore[reportFunctionMemberAccess]
+    wrapper.__annotations__ = {p.name: p.annotation for p in merged}
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+def _or_none(annotation: Any) -> Any:
+    """`Classes` that may be left out."""
+    return Annotated[int | None, *annotation.__metadata__]
 
 
 def parse_group(text: str | None, blocks: bool = False) -> Any:

@@ -38,6 +38,7 @@ from hadaflow.arguments import (
     parse_numbers,
     parse_start,
     train_start,
+    with_model,
 )  # fmt: skip
 from hadaflow.errors import InputError
 from hadaflow.lab_commands import register
@@ -75,8 +76,9 @@ def _main(
 
 
 @app.command("solve")
+@with_model
 def solve_command(
-    classes: Classes,
+    model: Any,
     start: Annotated[
         str,
         typer.Option(
@@ -94,15 +96,6 @@ def solve_command(
     log10_times: Annotated[
         str | None, typer.Option(help="Keep the states at these times, given by their log10.")
     ] = None,
-    samples: Samples = 1,
-    group: Group = None,
-    depth: Depth = 2,
-    loss: LossOption = Loss.cross_entropy,
-    label_smoothing: Smoothing = 0.0,
-    labels: Labels = None,
-    temperature: Temperature = 1.0,
-    weight_decay: Decay = None,
-    imbalance: Imbalance = None,
     unbalanced: Unbalanced = None,
     units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
         Units.scaled
@@ -128,10 +121,6 @@ def solve_command(
     from hadaflow.solver import solve
     from hadaflow.targets import parse_target
 
-    model = make_model(
-        imbalance, group, labels, weight_decay, classes=classes, samples=samples, depth=depth,
-        loss=loss.value, label_smoothing=label_smoothing, temperature=temperature,
-    )  # fmt: skip
     for name in metric or []:
         check_metric(name, "reduced", model)
     values, seed = parse_start(start, model, unbalanced, units.value)
@@ -248,7 +237,8 @@ def plot_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Draw a saved trajectory."""
-    from hadaflow.trajectory import check_picture, load
+    from hadaflow.plotting import check_picture
+    from hadaflow.trajectory import load
 
     target = file.with_suffix(".png") if out is None else out
     if target.resolve() == file.resolve():

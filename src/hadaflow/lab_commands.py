@@ -4,11 +4,9 @@ JAX and the rest are imported inside the commands, so that `--help` is instant, 
 certificate needs neither.
 """
 
-import inspect
 import json
 import math
 import sys
-from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -18,24 +16,13 @@ import typer
 
 from hadaflow.answers import say, strict
 from hadaflow.arguments import (
-    Classes,
-    Decay,
-    Depth,
-    Group,
-    Imbalance,
     JsonFlag,
-    Labels,
-    Loss,
-    LossOption,
-    Samples,
-    Smoothing,
-    Temperature,
     Unbalanced,
     check_output,
     exact_numbers,
     exact_start,
     exact_unbalanced,
-    make_model,
+    with_model,
 )
 from hadaflow.errors import InputError
 
@@ -55,72 +42,13 @@ Seconds = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of the search.")]
 
 
-def _model_options(
-    classes: Classes,
-    samples: Samples = 1,
-    group: Group = None,
-    depth: Depth = 2,
-    loss: LossOption = Loss.cross_entropy,
-    label_smoothing: Smoothing = 0.0,
-    labels: Labels = None,
-    temperature: Temperature = 1.0,
-    weight_decay: Decay = None,
-    imbalance: Imbalance = None,
-) -> Any:
-    """The model that the options of `solve` describe."""
-    return make_model(
-        imbalance, group, labels, weight_decay, classes=classes, samples=samples, depth=depth,
-        loss=loss.value, label_smoothing=label_smoothing, temperature=temperature,
-    )  # fmt: skip
-
-
-def _with_model(command: Callable[..., None], optional: bool = False) -> Callable[..., None]:
-    """`command` with the model's options in place of its argument `model`.
-
-    Optional: without --classes the model is None, and no other of its options may be given.
-    """
-    shared = list(inspect.signature(_model_options).parameters.values())
-    if optional:
-        shared[0] = shared[0].replace(default=None, annotation=int_or_none(shared[0].annotation))
-    shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared]
-    own = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, p in inspect.signature(command).parameters.items()
-        if name != "model"
-    ]
-
-    def wrapper(**given: Any) -> None:
-        options = {p.name: given.pop(p.name) for p in shared}
-        if options["classes"] is None:
-            changed = [p.name for p in shared[1:] if options[p.name] != p.default]
-            if changed:
-                raise InputError(
-                    f"Argument `{changed[0]}` describes a model and needs `classes` given, too."
-                )
-            command(model=None, **given)
-        else:
-            command(model=_model_options(**options), **given)
-
-    # Those without a default first, as a signature must have them.
-    merged = sorted([*own, *shared], key=lambda p: p.default is not inspect.Parameter.empty)
-    wrapper.__signature__ = inspect.Signature(merged)  # pyright: ignore[reportFunctionMemberAccess]
-    wrapper.__annotations__ = {p.name: p.annotation for p in merged}
-    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-    return wrapper
-
-
-def int_or_none(annotation: Any) -> Any:
-    """`Classes` that may be left out."""
-    return Annotated[int | None, *annotation.__metadata__]
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command("hunt")(_with_model(hunt_command))
-    app.command("certify")(_with_model(certify_command, optional=True))
-    app.command("rise")(_with_model(rise_command))
-    app.command("atlas")(_with_model(atlas_command))
-    app.command("portrait")(_with_model(portrait_command))
+    app.command("hunt")(with_model(hunt_command))
+    app.command("certify")(with_model(certify_command, optional=True))
+    app.command("rise")(with_model(rise_command))
+    app.command("atlas")(with_model(atlas_command))
+    app.command("portrait")(with_model(portrait_command))
 
 
 def hunt_command(
@@ -258,8 +186,8 @@ def rise_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Find the start with the largest rise of a metric along its trajectory."""
+    from hadaflow.plotting import check_picture
     from hadaflow.theory.rise import worst_rise
-    from hadaflow.trajectory import check_picture
 
     check_output(out)
     if picture is not None:
@@ -293,8 +221,8 @@ def atlas_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Supports up to symmetry, their limiting directions, margins and exits, and what leads where."""
+    from hadaflow.plotting import check_picture
     from hadaflow.theory.atlas import atlas
-    from hadaflow.trajectory import check_picture
 
     if unbalanced is not None and any(Fraction(v) for row in _rows(unbalanced) for v in row):
         raise InputError(

@@ -1,13 +1,21 @@
 """Labelled arrays to matplotlib axes. Computes nothing about the flow, knows nothing of solving."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from hadaflow.errors import InputError
+from hadaflow.files import write_atomically
+
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+# Modes that coincide stay visible through their different dashes.
+DASHES: Any = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))]
 _LABELLED_MODES = 7
+_PICTURES = ("png", "pdf", "svg", "jpg")
 _DRAWN_MODES = 300
 _LATEST_TIME = 1e5  # log10 t
 
@@ -36,6 +44,23 @@ def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any
 
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns)
+
+
+def check_picture(path: Path) -> str:
+    """The format that the name of a picture asks for."""
+    suffix = path.suffix.lower().lstrip(".")
+    if suffix not in _PICTURES:
+        raise InputError(
+            f"A picture must end in one of {', '.join(_PICTURES)}, but is {str(path)!r}."
+        )
+    return suffix
+
+
+def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
+    """A figure in the format that the name asks for; all of it or nothing."""
+    target = Path(path)
+    suffix = check_picture(target)
+    write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
 
 
 def draw(data: xr.Dataset, title: str = "") -> Any:
@@ -113,14 +138,12 @@ def _draw_modes(axis: Any, x: np.ndarray, values: xr.DataArray, label: str, log:
     mean = values.mean("run") if "run" in values.dims else values
     count = mean.sizes["mode"]
     many = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, count))
-    dashes = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))]
     for i in range(count):
         y = mean.isel(mode=i).values
         if log and not np.any(y > 0):
             continue
         color = COLORS[i] if count <= _LABELLED_MODES else many[i]
-        # Modes that coincide stay visible through their different dashes.
-        style = dashes[i % len(dashes)] if count <= _LABELLED_MODES else "-"
+        style = DASHES[i % len(DASHES)] if count <= _LABELLED_MODES else "-"
         axis.plot(x, y, color=color, ls=style, label=str(int(mean["mode"].values[i])))
     if log:
         axis.set_yscale("log")

@@ -24,7 +24,6 @@ from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Parameters, Spectrum
 
 SCHEMA = "hadaflow-trajectory-1"
-_PICTURES = ("png", "pdf", "svg", "jpg")
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
 _LARGEST_LOG = 700.0
 _AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
@@ -297,9 +296,7 @@ class Trajectory:
         data.attrs["values"] = self.model.classes - 1
         figure = plotting.draw(data, title=self._title())
         if path is not None:
-            target = Path(path)
-            suffix = check_picture(target)
-            write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
+            plotting.write_picture(figure, path)
         return figure
 
     @property
@@ -393,16 +390,6 @@ class Trajectory:
             "iterations": None if self.iterations is None else self.iterations.astype(float),
         }
         return dict(self.arrays) | {n: v for n, v in extra.items() if v is not None}
-
-
-def check_picture(path: Path) -> str:
-    """The format that the name of a picture asks for."""
-    suffix = path.suffix.lower().lstrip(".")
-    if suffix not in _PICTURES:
-        raise InputError(
-            f"A picture must end in one of {', '.join(_PICTURES)}, but is {str(path)!r}."
-        )
-    return suffix
 
 
 def load(path: str | os.PathLike[str]) -> Trajectory:

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,12 @@ import numpy as np
 from hadaflow import plotting
 from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError, check_seconds, check_whole_number
-from hadaflow.files import write_atomically
 from hadaflow.games import IllConditioned
 from hadaflow.itineraries import check_scope, in_runs
 from hadaflow.model import UFM
 from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.supports import Limit, Number, limit_on, turns
 from hadaflow.symmetries import Basis, generators
-from hadaflow.trajectory import check_picture
 
 _COMPLETE_MODES = 16  # up to here all 2^modes supports are sorted into orbits
 _MOST_MODES = 255
@@ -134,10 +131,9 @@ class Atlas:
 
         Returns the matplotlib figure.
         """
-        suffix = "" if path is None else check_picture(Path(path))
         figure = _draw(self)
         if path is not None:
-            write_atomically(Path(path), lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
+            plotting.write_picture(figure, path)
         return figure
 
 

@@ -48,7 +48,7 @@ class Setting:
     @classmethod
     @functools.cache
     def walsh(cls, classes: int, depth: int = 2) -> "Setting":
-        return cls((2,) * (classes.bit_length() - 1), depth)
+        return cls((2,) * (classes.bit_length() - 1), depth, weight_decay=(Fraction(0),) * depth)
 
     @property
     def classes(self) -> int:
@@ -64,16 +64,16 @@ class Setting:
         return tuple(
             g
             for g in itertools.product(*(range(n) for n in self.group))
-            if any(g) and g <= self._negative(g)
+            if any(g) and g <= self.negative(g)
         )
 
-    def _negative(self, g: tuple[int, ...]) -> tuple[int, ...]:
+    def negative(self, g: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(-x % n for x, n in zip(g, self.group, strict=True))
 
     @functools.cached_property
     def multiplicity(self) -> tuple[int, ...]:
         """How many singular values each free mode stands for: 1 for a real character, 2 for a pair."""
-        return tuple(1 if g == self._negative(g) else 2 for g in self.elements)
+        return tuple(1 if g == self.negative(g) else 2 for g in self.elements)
 
     @property
     def modes(self) -> int:

@@ -208,9 +208,7 @@ def certify(
                 f"Argument `flow` must be a UFM for {len(state)} singular values: left out, there "
                 "must be K − 1 of them, K a power of two."
             )
-        setting = dataclasses.replace(
-            Setting.walsh(len(state) + 1), weight_decay=(Fraction(0), Fraction(0))
-        )
+        setting = Setting.walsh(len(state) + 1)
     else:
         setting = setting_of(flow)
     if not isinstance(most_bits, int) or not 64 <= most_bits <= _MOST_BITS:

@@ -126,10 +126,7 @@ def _check_problem(setting: Setting, document: Any) -> None:
 def _symmetric(setting: Setting, q: tuple[Fraction, ...]) -> bool:
     """Is q the same for g and −g?"""
     place = {g: i for i, g in enumerate(itertools.product(*map(range, setting.group)))}
-    return all(
-        q[i] == q[place[tuple(-x % n for x, n in zip(g, setting.group, strict=True))]]
-        for g, i in place.items()
-    )
+    return all(q[i] == q[place[setting.negative(g)]] for g, i in place.items())
 
 
 def entry_list(document: dict[str, Any], name: str) -> list[Any]:

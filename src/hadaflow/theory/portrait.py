@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hadaflow.errors import InputError
-from hadaflow.files import check_writable, write_atomically
+from hadaflow.files import check_writable
 from hadaflow.metrics import Metric, check_metric, measure
 from hadaflow.model import UFM
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.plotting import COLORS, canvas, check_picture, house_style, write_picture
 from hadaflow.theory.direction_flow import (
     CORNERS,
     LARGEST,
@@ -28,7 +28,6 @@ from hadaflow.theory.direction_flow import (
     stationary,
     trace_orbits,
 )
-from hadaflow.trajectory import check_picture
 
 
 def portrait(
@@ -83,8 +82,8 @@ def portrait(
         )
     if metric is not None:
         check_metric(metric, "reduced", model)
-    suffix = None if path is None else check_picture(Path(path))
     if path is not None:
+        check_picture(Path(path))
         check_writable(Path(path))
     with house_style():
         figure, axis = canvas(1, 1, (6.4, 5.4))
@@ -96,7 +95,7 @@ def portrait(
             axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, 1.0))
         axis.set_title(_in_words(triangle) if title is None else title, fontsize=11)
     if path is not None:
-        write_atomically(Path(path), lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
+        write_picture(figure, path)
     return figure
 
 

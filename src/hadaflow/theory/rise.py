@@ -7,23 +7,21 @@ improved by a cross-entropy search: draw around the best, solve all, keep the be
 import dataclasses
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hadaflow.errors import InputError, check_seconds, check_whole_number
-from hadaflow.files import write_atomically
 from hadaflow.metrics import Metric
 from hadaflow.model import UFM
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.plotting import COLORS, DASHES, canvas, house_style, write_picture
 from hadaflow.precision import double_precision
 from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.solver import solve
 from hadaflow.states import spectrum
 from hadaflow.symmetries import canonical_order
 from hadaflow.theory.quarry import Quarry
-from hadaflow.trajectory import Trajectory, check_picture
+from hadaflow.trajectory import Trajectory
 
 _POPULATION, _ELITE, _RESTARTS, _PATIENCE = 64, 16, 3, 5
 _POINTS = 400  # of the trajectory that is kept
@@ -101,9 +99,8 @@ class Rise:
             above.set_title(
                 f"K = {self.model.classes}: the largest rise of {self.metric} found", fontsize=11
             )
-            dashes: Any = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))]
-            for i in range(shares.shape[1]):  # modes that coincide stay visible by their dashes
-                style = {"color": COLORS[i % len(COLORS)], "ls": dashes[i % len(dashes)]}
+            for i in range(shares.shape[1]):
+                style = {"color": COLORS[i % len(COLORS)], "ls": DASHES[i % len(DASHES)]}
                 below.plot(norm, shares[:, i], label=str(i + 1), **style)
             if shares.shape[1] <= 8:
                 below.legend(
@@ -112,9 +109,7 @@ class Rise:
             below.set_ylabel(r"normalized $\hat a_i$")
             below.set_xlabel(r"$\log_{10}\|a\|_1$ (scaled units)")
         if path is not None:
-            target = Path(path)
-            suffix = check_picture(target)
-            write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
+            write_picture(figure, path)
         return figure
 
 
