@@ -88,6 +88,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("hadaflow")
+    if name == "expressions":  # a module of helpers, `hf.expressions`
+        return importlib.import_module("hadaflow.expressions")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'hadaflow' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"hadaflow.{_MODULE_OF[name]}"), name)
@@ -96,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, "expressions", "__version__"]
