@@ -63,23 +63,40 @@ def matrix_flow(factors, K, n, times, loss="cross_entropy", labels=None, tempera
     ]
 
 
-def factor_flow(
-    factors, n, times, *, loss="cross_entropy", labels=None, temperature=1.0, decays=None, divisor=1
-):
-    """All factors at `times`, for any number of them, samples of each class `n`, penalties.
+def factor_flow(factors, n, times, **options):
+    """All factors of the gradient flow at `times`, raw time; `options` as in `factor_field`."""
+    return integrate_factors(factor_field(len(factors[0]), n, **options), factors, times)
 
-    Loss over `divisor`, plus λ_l/2 ‖W_l‖² for each factor.
-    """
-    K = len(factors[0])
+
+def integrate_factors(velocity, factors, times, rtol=1e-12):
+    """Matrices that move by `velocity(matrices)`, at `times`, by DOP853."""
     shapes = [f.shape for f in factors]
     sizes = np.cumsum([f.size for f in factors])[:-1]
-    classes = np.repeat(np.arange(K), n)
-    Y = np.zeros((K, len(classes)))
-    Y[classes, np.arange(len(classes))] = 1
-    decays = decays or (0.0,) * len(factors)
 
     def unpack(y):
         return [p.reshape(s) for p, s in zip(np.split(y, sizes), shapes, strict=True)]
+
+    def field(t, y):
+        return np.concatenate([v.ravel() for v in velocity(unpack(y))])
+
+    y0 = np.concatenate([f.ravel() for f in factors])
+    solution = scipy.integrate.solve_ivp(
+        field, (0, times[-1]), y0, "DOP853", t_eval=times, rtol=rtol, atol=1e-14
+    )
+    assert solution.success
+    return [unpack(y) for y in solution.y.T]
+
+
+def factor_field(
+    K, n, *, loss="cross_entropy", labels=None, temperature=1.0, decays=None, divisor=1
+):
+    """Velocity of any number of factors, samples of each class `n`.
+
+    Loss over `divisor`, plus λ_l/2 ‖W_l‖² for each factor.
+    """
+    classes = np.repeat(np.arange(K), n)
+    Y = np.zeros((K, len(classes)))
+    Y[classes, np.arange(len(classes))] = 1
 
     def residual(Z):
         if loss == "mse":
@@ -88,22 +105,17 @@ def factor_flow(
             return softmax_residual(Z / temperature, classes) / temperature
         return (labels - scipy.special.softmax(Z / temperature, axis=0)) / temperature
 
-    def field(t, y):
-        parts = unpack(y)
+    def velocity(parts):
         R = residual(functools.reduce(np.matmul, parts)) / divisor
         moved = []
         for k, part in enumerate(parts):
             before = functools.reduce(np.matmul, parts[:k], np.eye(K))
             after = functools.reduce(np.matmul, parts[k + 1 :], np.eye(part.shape[1]))
-            moved.append((before.T @ R @ after.T - decays[k] * part).ravel())
-        return np.concatenate(moved)
+            decay = 0.0 if decays is None else decays[k]
+            moved.append(before.T @ R @ after.T - decay * part)
+        return moved
 
-    y0 = np.concatenate([f.ravel() for f in factors])
-    solution = scipy.integrate.solve_ivp(
-        field, (0, times[-1]), y0, "DOP853", t_eval=times, rtol=1e-12, atol=1e-14
-    )
-    assert solution.success
-    return [unpack(y) for y in solution.y.T]
+    return velocity
 
 
 def two_class_clock(a):
@@ -165,20 +177,59 @@ def _taylor_series(a0, psi, modes, order):
 
 
 def collapse_by_norm(a0, tolerance, rtol=1e-12):
-    """log‖a‖₁ and log10 t where max|(K−1)â − 1| = tolerance, integrating in s = log‖a‖₁ (dense).
+    """`collapse_on_characters` for Sylvester's basis, whose Ψ is dense here."""
+    return collapse_on_characters(dense_psi(len(a0) + 1), np.ones(len(a0)), a0, tolerance, rtol)
 
-    d log a/ds = b/b̄; the clock is carried as w = t e^{−M}.
+
+def group_psi(group, modes):
+    """1 − Re χ(g) for all g ≠ 0 (rows) and the characters with the numbers `modes` (columns)."""
+    elements = np.indices(group).reshape(len(group), -1)
+    phases = (elements / np.array(group)[:, None]).T @ elements[:, modes]
+    return 1 - np.cos(2 * np.pi * phases[1:])
+
+
+def log_layer_flow(
+    group, modes, multiplicity, layers, times, *, n=1, q=None, temperature=1.0, decays=None, divisor=1
+):
+    """Raw singular values of all layers (layers first) at `times`, their logarithms integrated.
+
+    The reduced flow with dense characters: a mode that dies keeps its digits, which matrices do not
+    have. `modes` are the numbers of the characters, `q` the label distribution of class 0.
     """
-    K = len(a0) + 1
-    psi = dense_psi(K)
+    K, depth = int(np.prod(group)), len(layers)
+    wrong = group_psi(group, modes)  # 1 − Re χ(g), g ≠ 0
+    decays = np.zeros(depth) if decays is None else np.array(decays)
+    missing = 0.0 if q is None else np.array(q)[1:] @ wrong
+
+    def field(t, y):
+        logs = y.reshape(depth, -1)
+        a = np.exp(logs.sum(axis=0))
+        margins = wrong @ (multiplicity * a) / (K * np.sqrt(n) * temperature)
+        e = np.exp(-margins)
+        force = (e @ wrong / (1 + e.sum()) - missing) / (temperature * divisor)
+        return (np.sqrt(n) * force * a * np.exp(-2 * logs) - decays[:, None]).ravel()
+
+    solution = scipy.integrate.solve_ivp(
+        field, (0, times[-1]), np.log(layers).ravel(), "DOP853", t_eval=times, rtol=1e-13, atol=1e-13
+    )
+    assert solution.success
+    return np.exp(solution.y.T.reshape(len(times), depth, -1))
+
+
+def collapse_on_characters(psi, multiplicity, a0, tolerance, rtol=1e-12):
+    """log‖a‖₁ and log10 t where max|(K−1)â − 1| = tolerance, integrating in s = log‖a‖₁.
+
+    d log a/ds = b/b̄; the clock is carried as w = t e^{−M}. The end is stepped to, not interpolated.
+    """
+    count = multiplicity.sum()
 
     def parts(z):
         a = np.exp(z - z.max())
         scale = np.exp(z.max())
-        x = psi @ a
+        x = psi @ (multiplicity * a)
         e = np.exp(-(x - x.min()) * scale)
         M = x.min() * scale - np.log(e.sum())
-        return a, psi @ (e / e.sum()), M, scale
+        return multiplicity * a, psi.T @ (e / e.sum()), M, scale
 
     def field(s, y):
         a, force, M, scale = parts(y[:-1])
@@ -188,16 +239,24 @@ def collapse_by_norm(a0, tolerance, rtol=1e-12):
         return np.append(rate, (1 + np.exp(-M)) / mean - y[-1] * M_rate)
 
     def event(s, y):
-        r = np.exp(y[:-1] - scipy.special.logsumexp(y[:-1])) * (K - 1) - 1
-        return np.log(np.abs(r).max() / tolerance)
+        a = np.exp(y[:-1] - y[:-1].max())
+        return np.log(np.abs(count * a / (multiplicity @ a) - 1).max() / tolerance)
+
+    def march(end, **options):
+        return scipy.integrate.solve_ivp(
+            field, (s0, end), np.append(np.log(a0), 0.0), "DOP853", rtol=rtol, atol=rtol, **options
+        )
 
     event.terminal = True
-    s0 = np.log(np.sum(a0))
-    solution = scipy.integrate.solve_ivp(
-        field, (s0, s0 + 60), np.append(np.log(a0), 0.0), "DOP853",
-        events=event, rtol=rtol, atol=rtol,
-    )  # fmt: skip
+    s0 = np.log(multiplicity @ a0)
+    solution = march(s0 + 60, events=event)
     assert solution.status == 1
-    y = solution.y_events[0][0]
-    M = parts(y[:-1])[2]
-    return solution.t_events[0][0], (np.log(y[-1]) + M) / np.log(10)
+    s, slope = solution.t_events[0][0], np.inf
+    for _ in range(2):  # Newton, on what steps to s find there
+        y = march(s).y[:, -1]
+        ahead = 1e-4 * (s - s0)
+        if not np.isfinite(slope):
+            slope = (event(s, march(s + ahead).y[:, -1]) - event(s, y)) / ahead
+        move = -event(s, y) / slope
+        s, y = s + move, y + move * field(s, y)
+    return s, (np.log(y[-1]) + parts(y[:-1])[2]) / np.log(10)

@@ -97,6 +97,7 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
             "Argument `model` must have balanced classes: with `imbalance` there is no closed form; "
             "`solve` until Steady() finds it."
         )
+    model.check_all_modes()
     scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
     if model.penalized:
         if model.soft_labels or model.loss == MSE:
@@ -112,7 +113,8 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
         return np.full(model.modes, _penalized_fixed_point(model) / scale)
     if not model.soft_labels:
         raise InputError(
-            "Argument `model` must have soft labels: else there is no finite fixed point."
+            "Argument `model` must have soft labels or penalties (`label_smoothing`, "
+            "`label_distribution`, `weight_decay`): else there is no finite fixed point."
         )
     q = model.label_probabilities
     if np.any(q == 0):

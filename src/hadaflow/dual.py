@@ -95,7 +95,7 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
         op, h = self.operator, t1 - t0
         now = read(op, y0, args.log_a0)
         place = _place(now)
-        best_weights, error_weights = _extrapolation(self.rank)
+        best_weights, *estimates = _extrapolation(self.rank)
         tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * args.tolerance
         if self.collapse:
             tolerance = tolerance * fineness(self.basis, self.rank, now, args)
@@ -108,36 +108,42 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
         guess, (moves, solved) = lax.scan(result, solver_state, jnp.arange(1, self.rank + 1))
         solved = jnp.all(solved)
         best = jax.tree.map(lambda y, m: y + best_weights @ m, y0, moves)
-        error = jax.tree.map(lambda m: jnp.where(solved, error_weights @ m, jnp.inf), moves)
-        error = error._replace(P=jnp.where(solved, op.psi(error.P), jnp.inf))
+        error = jax.tree.map(jnp.zeros_like, y0)
+        for weights in estimates:
+            found = jax.tree.map(lambda m, w=weights: jnp.abs(w @ m), moves)
+            found = found._replace(P=jnp.abs(op.psi(weights @ moves.P)))
+            error = jax.tree.map(jnp.maximum, error, found)
+        error = jax.tree.map(lambda e: jnp.where(solved, e, jnp.inf), error)
         # Extrapolation may leave the clocks below what is possible by less than their error.
         last = jax.tree.map(lambda y, m: y + m[-1], y0, moves)
         best = best._replace(
             lag=jnp.where(best.lag > 0, best.lag, last.lag),
             reach=jnp.where(best.reach > 0, best.reach, last.reach),
         )
-        # The readings before and after the step, of two products each, and that of the error.
-        state = guess._replace(transforms=guess.transforms + 4 * op.transforms + 1)
+        # The readings before and after the step, of two products each, and those of the error.
+        state = guess._replace(transforms=guess.transforms + 4 * op.transforms + len(estimates))
         return best, error, {"y0": y0, "y1": best}, state, diffrax.RESULTS.successful
 
     def func(self, terms, t0, y0, args):
         return OrbitState(self.init(terms, t0, t0, y0, args).p, jnp.ones(()), jnp.ones(()))
 
 
-def _extrapolation(rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of the results of 1, …, `rank` parts: the limit of ever more, and its error estimate.
+def _extrapolation(rank: int) -> tuple[np.ndarray, ...]:
+    """Weights of the results of 1, …, `rank` parts: the limit of ever more, and its error estimates.
 
-    The value at zero of the polynomial in 1/parts through all of them; the estimate is its distance
-    from that through all but the first.
+    The value at zero of the polynomial in 1/parts through all of them; the estimates are its distances
+    from that through all but the first and from that through all but the last. Where a weight comes in
+    during the step one of them may vanish by chance, but hardly both.
     """
 
-    def limit(first: int) -> np.ndarray:
-        x = 1.0 / np.arange(first, rank + 1)
+    def limit(first: int, last: int) -> np.ndarray:
+        x = 1.0 / np.arange(first, last + 1)
         others = [np.delete(x, i) for i in range(len(x))]
         inner = [np.prod(o / (o - xi)) for o, xi in zip(others, x, strict=True)]
-        return np.concatenate([np.zeros(first - 1), inner])
+        return np.pad(inner, (first - 1, rank - last))
 
-    return limit(1), limit(1) - limit(2)
+    best = limit(1, rank)
+    return best, best - limit(2, rank), best - limit(1, rank - 1)
 
 
 def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance):

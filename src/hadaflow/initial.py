@@ -9,6 +9,7 @@ import numpy as np
 
 from hadaflow.errors import InputError, check_whole_number
 from hadaflow.layers import differences, layer_values
+from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.memory import require_memory
 from hadaflow.model import UFM
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
@@ -20,7 +21,7 @@ def hadamard(
     r"""Hadamard initialization (Theorem 2): $W = U D_W R^\top$, $H = R D_H V^\top$, $V = U\otimes Q$.
 
     Args:
-        model: The model; its width must be at least its number of classes.
+        model: The model; its width must be at least the number of modes that are not zero.
         start: Spectrum or list of singular values. Cross-entropy takes the free non-trivial modes, or
             the trivial (constant) one before them: it stays frozen. Leading axes are a batch.
         rotation: R: "identity", a seed for a random rotation, or an orthogonal d × d matrix. Deeper
@@ -36,18 +37,37 @@ def hadamard(
     transposed = np.swapaxes(V, -1, -2)
     if model.depth == 1:
         return Parameters(((U * layers[0][..., None, :]) @ transposed,))
-    d = model.feature_width
-    if d < model.classes:
-        raise InputError(
-            f"Argument `width` must be at least `classes` = {model.classes} for a Hadamard start, "
-            f"but is {d}."
-        )
-    rotations = _rotations(rotation, d, model.classes, model.depth - 1)
+    rotations = _rotations(rotation, model.feature_width, model.depth - 1)
+    columns = _feature_columns(model, np.any(layers > 0, axis=0))
     left, factors = U, []
     for sigma, R in zip(layers[:-1], rotations, strict=True):
-        factors.append((left * sigma[..., None, :]) @ R.T)
-        left = R
+        features = _take_columns(R, columns)
+        factors.append((left * sigma[..., None, :]) @ np.swapaxes(features, -1, -2))
+        left = features
     return Parameters((*factors, (left * layers[-1][..., None, :]) @ transposed))
+
+
+def _feature_columns(model: UFM, present: np.ndarray) -> np.ndarray:
+    """The feature direction of every mode, −1 for those that have none; leading axes batched.
+
+    One after the other; where the width is too small for all, those that are zero go without.
+    """
+    if model.feature_width >= model.classes:
+        return np.arange(model.classes)
+    columns = np.cumsum(present, axis=-1) - 1
+    needed = int(columns.max(initial=-1)) + 1
+    if needed > model.feature_width:
+        raise InputError(
+            f"Argument `width` must be at least {needed}, one for each singular value that is not "
+            f"zero, for a Hadamard start, but is {model.feature_width}."
+        )
+    return np.where(present, columns, -1)
+
+
+def _take_columns(R: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Columns of R by number, zero for −1."""
+    taken = np.moveaxis(R[:, columns], 0, -2)
+    return np.where(columns[..., None, :] < 0, 0.0, taken)
 
 
 def _check_fits(model: UFM, runs: int) -> None:
@@ -195,9 +215,8 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
     The largest K − 1 of them (all K for MSE), balanced (D_W = D_H = √σ(Z)), in raw units. A pair of
     conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
     """
-    Z = model.check_parameters(start).Z
     shown = model.classes - (not model.has_constant_mode)
-    values = np.linalg.svd(Z, compute_uv=False)[..., :shown]
+    values = np.exp(log_singular_values(model, model.check_parameters(start), shown))
     if order == "ascending":
         values = values[..., ::-1]
     elif not isinstance(order, str):
@@ -276,11 +295,11 @@ def _turned(model: UFM, U: np.ndarray, angles: np.ndarray) -> np.ndarray:
     return turned
 
 
-def _rotations(rotation: Any, d: int, columns: int, count: int) -> list[np.ndarray]:
-    """The first columns of one rotation for every place between two layers."""
+def _rotations(rotation: Any, d: int, count: int) -> list[np.ndarray]:
+    """One rotation for every place between two layers."""
     seeded = isinstance(rotation, int | np.integer) and count > 1
     chosen = [(_check_seed(rotation), k) for k in range(count)] if seeded else [rotation] * count
-    return [_rotation(r, d)[:, :columns] for r in chosen]
+    return [_rotation(r, d) for r in chosen]
 
 
 def _rotation(rotation: Any, d: int) -> np.ndarray:

@@ -22,6 +22,7 @@ FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
+_SIDE_STEPS, _SIDE_NUMBERS = 256, 2**20  # saved points that are stepped to at once, at most
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
 
@@ -92,17 +93,19 @@ class Integration:
     def to_goals(self, goals: np.ndarray) -> Outcome:
         """States at the increasing `goals`."""
         march, status, ending, reason = None, Status.begin(), "", ""
-        ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
+        ys, found = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0), 0
         try:
             while not ending:
-                after = _to_goals(self.flow, self.method, march, *self._numbers, goals, ys)
-                march, ys, status = after[0], after[1], Status.read(after[2])
+                after = self._chunk(march, goals[-1])
+                march, records, status = after[0], after[1], Status.read(after[2])
+                inside = int(np.searchsorted(goals, status.u, side="right"))
+                self._fill(ys, found, goals[found:inside], [records])
+                found = inside  # after the states themselves: an interruption leaves no gap
                 ending, reason = self._judge(march, status, goals[-1])
         except KeyboardInterrupt:
             ending = "interrupted"
-        reached = goals <= status.u
-        us, ys = goals[reached], _rows(ys, reached)
-        if ending != "done" and march is not None and status.u > (us[-1] if len(us) else 0.0):
+        us, ys = goals[:found], jax.tree.map(lambda y: y[:found], ys)
+        if ending != "done" and march is not None and status.u > (us[-1] if found else 0.0):
             us = np.append(us, status.u)
             ys = jax.tree.map(lambda a, b: np.concatenate([a, np.asarray(b)[None]]), ys, march.y)
         return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
@@ -113,7 +116,7 @@ class Integration:
         records, complete = [], True
         try:
             while not ending:
-                after = chunk_to_event(self.flow, self.method, march, *self._numbers)
+                after = self._chunk(march, np.inf)
                 if complete:
                     records.append(after[1])
                     complete = sum(x.size for x in jax.tree.leaves(records)) <= _RECORD_LIMIT
@@ -152,17 +155,36 @@ class Integration:
                 rows[-1] = row
         return ending, goals, ys
 
-    @property
-    def _numbers(self) -> tuple[Any, Any, Any]:
-        return self.y0, self.args, np.float64(self.tolerance)
+    def _chunk(self, march: March | None, end: float) -> Any:
+        numbers = (self.y0, self.args, np.float64(self.tolerance), np.float64(end))
+        return chunk_of_steps(self.flow, self.method, march, *numbers)
 
     def _from_records(self, records, goals: np.ndarray):
-        """States at `goals`: one more step, from the record before each."""
-        us, ys = jax.tree.map(lambda *x: np.concatenate(x), *records)
+        ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
+        self._fill(ys, 0, goals, records)
+        return ys
+
+    def _fill(self, ys: Any, first: int, goals: np.ndarray, records: list[Any]) -> None:
+        """Write the states at `goals` into rows of `ys`: one more step, from the record before each.
+
+        So many at a time that they take little memory, and always as many, which compiles once.
+        """
+        if not len(goals):
+            return
+        us, before = jax.tree.map(lambda *x: np.concatenate(x), *records)
         used = np.flatnonzero(np.isfinite(us))
         index = used[np.searchsorted(us[used], goals, side="right") - 1]
-        before = us[index], jax.tree.map(lambda y: y[index], ys)
-        return _rows(_side_steps(self.flow, self.method, *before, goals, self.args), slice(None))
+        block = _side_block(len(jax.tree.leaves(ys)[0]), self.y0)
+        for start in range(0, len(goals), block):
+            wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
+            rows = index[wanted]
+            begin = us[rows], jax.tree.map(lambda y, rows=rows: y[rows], before)
+            stepped = _side_steps(self.flow, self.method, *begin, goals[wanted], self.args)
+            count = min(block, len(goals) - start)
+            for kept, new in zip(jax.tree.leaves(ys), jax.tree.leaves(stepped), strict=True):
+                kept[first + start : first + start + count] = np.asarray(new)[:count]
+            if start:
+                self.report(float(goals[start]))
 
     def _judge(self, march: March, status: "Status", end: float) -> tuple[str, str]:
         self.report(status.u)
@@ -220,6 +242,12 @@ def _chunk_length(flow: Flow, y) -> int:
     size = sum(x.size for x in jax.tree.leaves(y))
     most = getattr(flow, "steps_per_chunk", _CHUNK)
     return max(1, min(most, _CHUNK_NUMBERS // size))
+
+
+def _side_block(points: int, y) -> int:
+    """How many of a run's saved points are stepped to at once."""
+    size = sum(x.size for x in jax.tree.leaves(y))
+    return int(np.clip(_SIDE_NUMBERS // size, 8, min(_SIDE_STEPS, 2 ** (points - 1).bit_length())))
 
 
 def _largest(tree):
@@ -342,30 +370,11 @@ def _side_steps(flow, method, u0, y0, u1, args):
 
 
 @_compiled
-def _to_goals(flow, method, march, y0, args, tolerance, goals, found):
-    """A chunk of steps, and the states at those goals that lie within it."""
+def chunk_of_steps(flow, method, march, y0, args, tolerance, end):
+    """A chunk of steps towards the event or `end`, and the records of it."""
     parts = _parts(flow, method, tolerance)
     march = _begin(parts, y0, args) if march is None else march
-    before = march.u
-    march, (us, ys) = _chunk(flow, parts, march, args, goals[-1])
-    inside = (goals > before) & (goals <= march.u)
-    reachable = jnp.clip(goals, before, march.u)
-    index = jnp.searchsorted(us, reachable, side="right") - 1
-    ys = jax.tree.map(lambda y: y[index], ys)
-    ys = _side_steps(flow, method, us[index], ys, reachable, args)
-
-    def choose(new, old):
-        return jnp.where(inside.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-    return march, jax.tree.map(choose, ys, found), _pack(march)
-
-
-@_compiled
-def chunk_to_event(flow, method, march, y0, args, tolerance):
-    """A chunk of steps towards the event, and the records of it."""
-    parts = _parts(flow, method, tolerance)
-    march = _begin(parts, y0, args) if march is None else march
-    march, records = _chunk(flow, parts, march, args, jnp.inf)
+    march, records = _chunk(flow, parts, march, args, end)
     return march, records, _pack(march)
 
 

@@ -1,6 +1,7 @@
 r"""Metrics of a full state: functions of the factors of the logits."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from hadaflow.distances import kl, log_ratio, norm, reverse_kl, smallest
 from hadaflow.model import MSE, UFM
+from hadaflow.states import Parameters
 
 
 def loss_per_energy(model: UFM) -> float:
@@ -32,12 +34,27 @@ def classifier_and_features(factors) -> tuple[Any, Any]:
     return factors[0], functools.reduce(jnp.matmul, factors[1:])
 
 
+def _sizes(factors) -> list[Any]:
+    """The largest entry of every factor, one where that is zero."""
+    sizes = [jnp.max(jnp.abs(f)) for f in factors]
+    return [jax.lax.stop_gradient(jnp.where(s > 0, s, 1.0)) for s in sizes]
+
+
+def of_ordinary_size(factors) -> Any:
+    """Every factor over its largest entry, a constant: no distance of directions sees it.
+
+    The product of tiny matrices would underflow, that of huge ones overflow.
+    """
+    return tuple(f / s for f, s in zip(factors, _sizes(factors), strict=True))
+
+
 def _shown(model: UFM, factors) -> Any:
-    """The factors that distances to collapse look at.
+    """The factors that distances to collapse look at, of ordinary size.
 
     As the paper takes them for cross-entropy; for MSE without the trivial mode, which learns too and
     is no part of the simplex.
     """
+    factors = of_ordinary_size(factors)
     if model.loss != MSE:
         return factors
     first, *rest = factors
@@ -56,8 +73,35 @@ def _signal_subspace(model: UFM):
 
 def singular_values(model: UFM, factors):
     """The largest K − 1 singular values of the logits, descending."""
+    return _direction_values(model, factors) * math.prod(_sizes(factors))
+
+
+def _direction_values(model: UFM, factors):
+    """`singular_values` up to one factor for all.
+
+    Those that are rounding are zero: what the width forbids, and what is less than the last digit of
+    the largest.
+    """
     Z = model.logits(_shown(model, factors))
-    return jnp.linalg.svd(Z, compute_uv=False)[: model.classes - 1]
+    values = jnp.linalg.svd(Z, compute_uv=False)
+    known = jnp.arange(values.size) < model.largest_rank
+    resolved = values > values[0] * model.rounding_of_logits
+    return jnp.where(known & resolved, values, 0.0)[: model.classes - 1]
+
+
+def log_singular_values(model: UFM, state: Parameters, count: int) -> np.ndarray:
+    """Natural logs of the largest `count` singular values of the logits, −∞ for those that are zero.
+
+    As `_direction_values` tells zero from rounding, for NumPy arrays; leading axes batched.
+    """
+    sizes = [np.max(np.abs(f), axis=(-2, -1), keepdims=True) for f in state.factors]
+    sizes = [np.where(s > 0, s, 1.0) for s in sizes]
+    scaled = Parameters(tuple(f / s for f, s in zip(state.factors, sizes, strict=True)))
+    values = np.linalg.svd(scaled.Z, compute_uv=False)
+    values[..., model.largest_rank :] = 0.0
+    values[values <= values[..., :1] * model.rounding_of_logits] = 0.0
+    with np.errstate(divide="ignore"):
+        return np.log(values[..., :count]) + sum(np.log(s[..., 0]) for s in sizes)
 
 
 def _distance(matrix, target, nuclear: bool):
@@ -83,14 +127,14 @@ def _alignment_h(model, factors):
 
 def _residual(model, factors):
     r"""Share of Z outside the signal subspace, $\|Z - U U^\top Z V V^\top\|_F/\|Z\|_F$, U normalized."""
-    Z = model.logits(factors)
+    Z = model.logits(of_ordinary_size(factors))
     U, V = jnp.asarray(model.basis.vectors)[:, 1:], _signal_subspace(model)[:, 1:]
     return jnp.linalg.norm(Z - U @ (U.T @ Z @ V) @ V.T) / jnp.linalg.norm(Z)
 
 
 def _off_diagonal(model, factors):
     """Share of Z that is not diagonal in the Hadamard basis: zero while the vectors are frozen."""
-    Z = model.logits(factors)
+    Z = model.logits(of_ordinary_size(factors))
     U, V = jnp.asarray(model.basis.vectors), _signal_subspace(model)
     diagonal = jnp.diagonal(U.T @ Z @ V)
     return jnp.linalg.norm(Z - (U * diagonal[None, :]) @ V.T) / jnp.linalg.norm(Z)
@@ -104,8 +148,11 @@ def _margin(model, factors):
 
 
 def _class_means(model, factors):
-    """Class means of the features, d × K, and the deviations of the features from them, d × Kn."""
-    _, H = classifier_and_features(factors)
+    """Class means of the features, d × K, and the deviations of the features from them, d × Kn.
+
+    Up to one factor for both, which no measure of collapse sees.
+    """
+    _, H = classifier_and_features(of_ordinary_size(factors))
     Y = jnp.asarray(model.one_hot)
     means = (H @ Y.T) / model.samples_by_class[None, :].astype(float)
     return means, H - means @ Y
@@ -150,19 +197,19 @@ def _nc2_etf_err(model, factors):
 
 def _nc3_etf_err(model, factors):
     r"""$\|WW^\top/\|\cdot\|_F - S/\|S\|_F\|_F$, the paper's NC3."""
-    W, _ = classifier_and_features(factors)
+    W, _ = classifier_and_features(of_ordinary_size(factors))
     return _distance(W @ W.T, _etf(model), nuclear=False)
 
 
 def _nc3_dual_err(model, factors):
     r"""$\|W^\top/\|W\|_F - \bar H/\|\bar H\|_F\|_F$, self-duality of classifier and class means."""
-    W, _ = classifier_and_features(factors)
+    W, _ = classifier_and_features(of_ordinary_size(factors))
     means, _ = _class_means(model, factors)
     return _distance(W.T, means, nuclear=False)
 
 
 def _of_singular_values(function):
-    return lambda model, factors: function(singular_values(model, factors))
+    return lambda model, factors: function(_direction_values(model, factors))
 
 
 def _log_loss(model, factors):
@@ -207,7 +254,7 @@ def full_collapse_deviation(model: UFM, factors):
     On a Hadamard state it is $\max_i|(K-1)\hat a_i - 1|$. The class-constant part of the logits,
     which the softmax does not see and the flow does not move, is left out.
     """
-    Z = model.logits(factors)
+    Z = model.logits(of_ordinary_size(factors))
     centred = Z - jnp.mean(Z, axis=0, keepdims=True)
     target = _simplex(model) * ((model.classes - 1) * model.mean_samples**0.5) ** -1
     gap = centred / jnp.linalg.norm(centred, "nuc") - target

@@ -22,7 +22,7 @@ from hadaflow.dual import (
     longest_step,
     read,
 )
-from hadaflow.integrate import Outcome, Status, chunk_to_event, probe
+from hadaflow.integrate import Outcome, Status, chunk_of_steps, probe
 from hadaflow.stages import Basis, Operator
 from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, Time
@@ -198,7 +198,9 @@ class OrbitMarch:
                 while place is None and ending in ("", "event"):
                     if march is not None:
                         march = march._replace(reached=np.asarray(False))
-                    after = chunk_to_event(self.flow, DUAL, march, y0, args, self.args.tolerance)
+                    after = chunk_of_steps(
+                        self.flow, DUAL, march, y0, args, self.args.tolerance, np.float64(np.inf)
+                    )
                     kept.add(*after[1])
                     march, status = after[0], Status.read(after[2])
                     ending, reason = self._judge(march, status)

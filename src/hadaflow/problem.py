@@ -295,11 +295,53 @@ class Problem:
                 f"{self.classes} and {self.loss} ({self._modes_in_words}), but has {given.modes}."
             )
         C, angles = self._fitting_differences(given), self._fitting_angles(given)
+        self.check_width(given.a, C)
         if check_units(given.units or units or "scaled") == RAW:
             return Spectrum(
                 given.a / self.singular_value_scale, C / self.difference_scale, "scaled", angles
             )
         return Spectrum(given.a, C, "scaled", angles)
+
+    @property
+    def largest_rank(self) -> int:
+        """What no logit matrix of this model can exceed: classes, or the width where that is less."""
+        return self.classes if self.depth == 1 else min(self.classes, self.feature_width)
+
+    @property
+    def rounding_of_logits(self) -> float:
+        """Singular values of the logits below this share of the largest are rounding."""
+        return max(self.classes, self.total_samples) * float(np.finfo(float).eps)
+
+    def present(self, a: np.ndarray, C: np.ndarray) -> np.ndarray:
+        """Which modes have a layer that is not zero: each of them takes a feature direction."""
+        return (a > 0) | (np.any(C, axis=-2) if C.ndim > a.ndim else C != 0)
+
+    def check_width(self, a: np.ndarray, C: np.ndarray) -> None:
+        """Refuse singular values of more modes than matrices of this width can have."""
+        if self.largest_rank == self.classes:
+            return
+        count = self.multiplicity_of_modes
+        needed = int(np.max(np.sum(self.present(a, C) * count, axis=-1), initial=0))
+        if needed > self.largest_rank:
+            raise InputError(
+                f"Argument `start` must have singular values of rank {self.largest_rank} at most for "
+                f"`width` = {self.width}, the others zero, but has rank {needed}: no matrices of this "
+                "width have them."
+            )
+
+    def check_all_modes(self) -> None:
+        """Refuse a model so narrow that no state has all its modes."""
+        if self.largest_rank < self.multiplicity_of_modes.sum():
+            raise InputError(
+                f"Argument `model` must have `width` of at least {self.multiplicity_of_modes.sum()}, "
+                f"one for each mode, but has {self.width}: states with all modes do not exist there."
+            )
+
+    @property
+    def multiplicity_of_modes(self) -> np.ndarray:
+        """How many singular values each entry of a reduced state stands for."""
+        own = self.modes_of_view.multiplicity
+        return np.concatenate([[1], own]) if self.has_constant_mode else own
 
     def check_reduced_view(self) -> None:
         """Refuse a model that has none."""
@@ -390,7 +432,8 @@ class Problem:
         """Refuse matrices whose shapes do not fit the model."""
         if not isinstance(state, Parameters):
             raise InputError(
-                f"A full state is needed here (`Parameters`), but a {type(state).__name__} was given."
+                f"A full state is needed here (`parameters(W, H)`), but a {type(state).__name__} was "
+                "given."
             )
         shapes = tuple(f.shape[-2:] for f in state.factors)
         if shapes != self.factor_shapes:

@@ -19,6 +19,7 @@ from hadaflow.initial import compress, distance_from_hadamard, project
 from hadaflow.integrate import Outcome
 from hadaflow.layers import layer_values
 from hadaflow.limits import low_rank_limit
+from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.model import MSE, UFM
 from hadaflow.orbit_runs import choose, reconsider, solve_orbit, supports
 from hadaflow.precision import double_precision
@@ -362,8 +363,8 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
     args, y0 = (np.float64(request.target_value),), (small.factors, np.zeros(()))
 
     def singular_values(y: Any) -> np.ndarray:
-        Z = Parameters(y[0]).Z
-        return np.linalg.svd(Z, compute_uv=False)[: model.classes - 1] / model.singular_value_scale
+        logs = log_singular_values(small_model, Parameters(y[0]), model.classes - 1)
+        return np.exp(logs) / model.singular_value_scale
 
     def give_up(u: float, y: Any, steps: int) -> str:
         values = singular_values(y)

@@ -20,6 +20,7 @@ from hadaflow.errors import InputError
 from hadaflow.files import write_atomically
 from hadaflow.itineraries import Visit, between_points, check_scope, itinerary
 from hadaflow.layers import layer_axes
+from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Parameters, Spectrum
 
@@ -92,11 +93,8 @@ class Trajectory:
         """Natural log of the logit singular values, (…, times, modes)."""
         if self.view == "reduced":
             return self.arrays["log_a"]
-        Z = self.parameters.Z
-        values = np.linalg.svd(Z, compute_uv=False)[..., : self._shown_values]
         scale = 1.0 if self.units == RAW else self.model.singular_value_scale
-        with np.errstate(divide="ignore"):
-            return np.log(values / scale)
+        return log_singular_values(self.model, self.parameters, self._shown_values) - np.log(scale)
 
     @property
     def a(self) -> np.ndarray:
