@@ -54,11 +54,18 @@ def visible(text: str) -> str:
 
 def shown(value: object, most: int = 80) -> str:
     """Any value for a message: its `repr` on one line, shortened, without where it lies in memory."""
-    try:
-        text = repr(value)
-    except Exception:  # an integer of too many digits, or an object that fails to describe itself
-        text = f"a value of type {type(value).__name__}"
+    text = _described(repr, value) or f"a value of type {type(value).__name__}"
     return printable(_ADDRESS.sub("", text[: 8 * most]), most)
+
+
+def _described(how: Callable[[object], str], value: object) -> str:
+    """`repr` or `str`; nothing of an integer of too many digits, or of an object that fails at it."""
+    try:
+        return how(value)
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt:
+            raise
+        return ""
 
 
 @contextlib.contextmanager
@@ -79,11 +86,7 @@ def failures_told(sentence: Callable[[str], str]) -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """An exception as `Type: message`, fit for a sentence."""
-    try:
-        text = str(error)
-    except Exception:  # it may come from anywhere
-        text = ""
-    text = _ADDRESS.sub("", text[:2000])
+    text = _ADDRESS.sub("", _described(str, error)[:2000])
     return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, 160)
 
 

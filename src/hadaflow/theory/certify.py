@@ -387,7 +387,7 @@ def recheck(
     for name, kind in (("bits", int), ("sign", int), ("statement", str), ("versions", dict)):
         if type(document[name]) is not kind:
             raise broken(name, document[name])
-    if not 1 <= document["bits"] <= _MOST_BITS:
+    if not 2 <= document["bits"] <= _MOST_BITS:
         raise broken("bits", document["bits"])
     setting, stated = read_problem(document["problem"]), _ball_of(document["enclosure"])
     state = tuple(written_number(v) for v in entry_list(document, "a"))
