@@ -322,7 +322,7 @@ def test_a_sign_is_proven_at_a_given_state(hadaflow, tmp_path):
         (("hunt", "nope", "--classes", 8), "Unknown metric 'nope'"),
         (("hunt", "l2"), "classes"),
         (("hunt", "l2", "--classes", 6, "--unbalanced", "1,x,2"), "`unbalanced` must be numbers"),
-        (("certify", "none.json"), "Cannot read 'none.json'"),
+        (("certify", "none.json"), "Cannot read the certificate from 'none.json'"),
         (("certify", "none.json", "--depth", 3), "`depth` describes a model and needs `classes`"),
         (("certify", "none.json", "--start", "1,1"), "`start` goes with a metric"),
         (("certify", "l2", "--classes", 4, "--start", "1,1,1e999"), "`start` must be decimals"),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hadaflow.errors import visible
+
 if TYPE_CHECKING:
     from hadaflow.trajectory import Trajectory
 
@@ -93,8 +95,8 @@ def finish(run: Trajectory, document: dict[str, Any], out: Path | None, as_json:
 
 
 def say(text: str) -> None:
-    """A line on standard output, at once."""
-    print(text, flush=True)
+    """A line on standard output, at once; text from files is shown, never obeyed."""
+    print(visible(text), flush=True)
 
 
 def claim_lines(record: dict[str, Any]) -> list[str]:

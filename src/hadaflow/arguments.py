@@ -13,6 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from hadaflow.errors import InputError
+from hadaflow.files import read_text_file
+
+_MOST_BYTES = 2**29  # of a file of numbers: 2^24 of them, as many as there can be classes
 
 
 class Units(StrEnum):
@@ -215,10 +218,7 @@ def parse_decay(text: str | None) -> float | tuple[float, ...]:
 
 
 def _read(name: str, path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot read the {name} from {str(path)!r}: {error}.") from None
+    return read_text_file(f"the {name}", path, _MOST_BYTES)
 
 
 def parse_numbers(name: str, text: str) -> list[float]:

@@ -40,7 +40,7 @@ from hadaflow.arguments import (
     train_start,
     with_model,
 )  # fmt: skip
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, printable
 from hadaflow.lab_commands import register
 
 app = typer.Typer(
@@ -352,7 +352,7 @@ def main() -> None:
     except (InputError, _CommandLineError, OSError) as error:
         own = isinstance(error, InputError | OSError)
         text = str(error) if own else error.format_message()  # pyright: ignore
-        print(f"hadaflow: {' '.join(text.split())}", file=sys.stderr)
+        print(f"hadaflow: {printable(text)}", file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         print("hadaflow: interrupted", file=sys.stderr)

@@ -1,4 +1,12 @@
-"""The one exception for input that cannot be used."""
+"""The one exception for input that cannot be used, and how input is shown in its message."""
+
+import contextlib
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class InputError(ValueError):
@@ -8,18 +16,99 @@ class InputError(ValueError):
     """
 
 
+def printable(text: str, most: int | None = None) -> str:
+    r"""`text` as one line that a terminal shows and never obeys, of at most `most` characters.
+
+    Spaces of every kind become one space, and what is no letter is `visible`.
+
+    Examples:
+        >>> print(printable("a line\nor two"), printable("1234567890", 5))
+        a line or two 1234…
+    """
+    if most is not None:
+        text = text[: 4 * most]  # what is cut anyway is not looked at
+    line = visible(" ".join(text.split()))
+    return line if most is None or len(line) <= most else line[: most - 1] + "…"
+
+
+def visible(text: str) -> str:
+    r"""`text` with everything that a terminal would obey rather than show as its number.
+
+    Control characters, escape sequences among them, and marks that turn the direction of writing; lines
+    stay lines.
+
+    Examples:
+        >>> print(visible("holds\x1b[2K"))
+        holds\x1b[2K
+    """
+    if text.isprintable():
+        return text
+
+    def one(character: str) -> str:
+        if character == "\n" or unicodedata.category(character)[0] != "C":
+            return character
+        return character.encode("unicode_escape", "surrogatepass").decode()
+
+    return "".join(map(one, text))
+
+
+def shown(value: object, most: int = 80) -> str:
+    """Any value for a message: its `repr` on one line, shortened, without where it lies in memory."""
+    text = _described(repr, value) or f"a value of type {type(value).__name__}"
+    return printable(_ADDRESS.sub("", text[: 8 * most]), most)
+
+
+def _described(how: Callable[[object], str], value: object) -> str:
+    """`repr` or `str`; nothing of an integer of too many digits, or of an object that fails at it."""
+    try:
+        return how(value)
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt:
+            raise
+        return ""
+
+
+@contextlib.contextmanager
+def failures_told(sentence: Callable[[str], str]) -> Iterator[None]:
+    """Whatever code of a user raises becomes an `InputError`, `sentence` of the reason.
+
+    That includes `SystemExit` and exceptions of its own kind; only Ctrl-C still interrupts.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt:
+            raise
+        raise InputError(sentence(reason_of(error))) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception as `Type: message`, fit for a sentence."""
+    text = _ADDRESS.sub("", _described(str, error)[:2000])
+    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, 160)
+
+
 def check_whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """`value` as an int, if it is a whole number within the bounds."""
     whole = hasattr(value, "__index__") and not isinstance(value, bool)
     number = value.__index__() if whole else None  # pyright: ignore
     if number is None or number < least or (most is not None and number > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"Argument `{name}` must be a whole number {bounds}, but is {value!r}.")
+        raise InputError(
+            f"Argument `{name}` must be a whole number {bounds}, but is {shown(value)}."
+        )
     return number
 
 
-def check_seconds(seconds: object) -> None:
-    """Refuse what is no length of time."""
+def check_seconds(seconds: object) -> float:
+    """`seconds` as a float, if it is a length of time; inf is without end."""
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not (number and seconds > 0):  # pyright: ignore
-        raise InputError(f"Argument `seconds` must be a positive number, but is {seconds!r}.")
+    try:
+        length = float(seconds) if number else math.nan  # pyright: ignore
+    except OverflowError:  # an integer beyond all floats
+        length = math.nan
+    if not length > 0:
+        raise InputError(f"Argument `seconds` must be a positive number, but is {shown(seconds)}.")
+    return length

@@ -24,7 +24,7 @@ from hadaflow.arguments import (
     exact_unbalanced,
     with_model,
 )
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, printable, shown
 
 
 class Seek(StrEnum):
@@ -87,16 +87,13 @@ def _tell(result: Any, as_json: bool, *written: Path | None) -> None:
     say(str(result))
     for path in written:
         if path is not None:
-            say(f"wrote {path}")
+            say(f"wrote {printable(str(path))}")
 
 
 def certify_command(
     target: Annotated[
         list[str],
-        typer.Argument(
-            help="Certificates to check from scratch; with --classes one metric. A certificate of a "
-            "metric of your own imports its module."
-        ),
+        typer.Argument(help="Certificates to check from scratch; with --classes one metric."),
     ],
     model: Any,
     start: Annotated[
@@ -110,6 +107,14 @@ def certify_command(
     starts: Starts = 2048,
     seconds: Seconds = 60.0,
     seed: Seed = 0,
+    allow_import: Annotated[
+        bool,
+        typer.Option(
+            "--allow-import",
+            help="Run the modules that certificates of metrics of one's own name, if their files are "
+            "those that the certificates were made for.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the certificate to this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -120,10 +125,10 @@ def certify_command(
                 raise InputError(
                     f"Argument `{name}` goes with a metric and --classes, not with files to check."
                 )
-        _check_files(target, as_json)
+        _check_files(target, allow_import, seconds, as_json)
         return
     if len(target) != 1:
-        raise InputError(f"Give one metric with --classes, but not {len(target)}: {target}.")
+        raise InputError(f"Give one metric with --classes, but not {len(target)}: {shown(target)}.")
     check_output(out)
     if start is None:
         hunt_command(
@@ -133,8 +138,8 @@ def certify_command(
     from hadaflow.theory.certify import certify
 
     proof = certify(
-        target[0], exact_start(start, model), model, C=exact_unbalanced(unbalanced)
-    )  # fmt: skip
+        target[0], exact_start(start, model), model, C=exact_unbalanced(unbalanced), seconds=seconds
+    )
     if out is not None:
         proof.save(out)
     _tell(proof, as_json, out)
@@ -143,10 +148,10 @@ def certify_command(
         raise typer.Exit(1)
 
 
-def _check_files(files: list[str], as_json: bool) -> None:
+def _check_files(files: list[str], allow_import: bool, seconds: float, as_json: bool) -> None:
     from hadaflow.theory.certify import recheck
 
-    verdicts = {file: recheck(file) for file in files}
+    verdicts = {file: recheck(file, allow_import=allow_import, seconds=seconds) for file in files}
     records = [
         {
             "file": file,
@@ -161,12 +166,12 @@ def _check_files(files: list[str], as_json: bool) -> None:
         say(json.dumps(records[0] if len(records) == 1 else records))
     for record in records:
         if not as_json:
-            say(f"{'holds' if record['holds'] else 'FAILS'}  {record['file']}")
-            say(f"  {record['reason']}")
+            say(f"{'holds' if record['holds'] else 'FAILS'}  {printable(record['file'])}")
+            say(f"  {printable(record['reason'])}")
             say(f"  recomputed: {record['enclosure']} ({record['bits']} bits)")
     failed = [record["file"] for record in records if not record["holds"]]
     if failed:
-        print(f"hadaflow: does not hold: {', '.join(failed)}", file=sys.stderr)
+        print(f"hadaflow: does not hold: {printable(', '.join(failed))}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -287,7 +292,7 @@ def portrait_command(
     except ValueError:
         raise InputError(
             "Arguments `norm` and `fix` must be a number or inf, and MODE:SHARE, each mode once, but are "
-            f"{norm!r} and {fix!r}."
+            f"{shown(norm)} and {shown(fix)}."
         ) from None
     function: Any = load_metric(metric) if metric is not None and ":" in metric else metric
     target = Path(f"portrait-{_label(model)}.png") if out is None else out

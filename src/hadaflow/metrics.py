@@ -23,7 +23,7 @@ from hadaflow.distances import (
     reverse_kl,
     smallest,
 )
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, failures_told, printable, shown
 from hadaflow.layers import layer_values
 from hadaflow.matrix_metrics import FULL, loss_per_energy
 from hadaflow.model import UFM
@@ -140,7 +140,7 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     if metric in other:
         kind = "full" if view == "reduced" else "reduced"
         raise InputError(f"Metric `{metric}` needs a {kind} state; for a {view} one: {allowed}.")
-    raise InputError(f"Unknown metric {metric!r}; allowed are {allowed}.")
+    raise InputError(f"Unknown metric {shown(metric)}; allowed are {allowed}.")
 
 
 def applies(metric: str, view: str, model: UFM) -> bool:
@@ -261,7 +261,8 @@ def _one_number(metric: Callable[..., Any]) -> Callable[..., Any]:
     """A user's metric, whose answer must be one real number that can change."""
 
     def checked(*arrays):
-        value = jnp.asarray(metric(*arrays))
+        with failures_told(_untraceable(metric)):
+            value = jnp.asarray(metric(*arrays))
         if value.shape != ():
             raise InputError(
                 f"A metric must return one number, but this one has shape {value.shape}."
@@ -273,6 +274,11 @@ def _one_number(metric: Callable[..., Any]) -> Callable[..., Any]:
         return value
 
     return checked
+
+
+def _untraceable(metric: Callable[..., Any]) -> Callable[[str], str]:
+    name = getattr(metric, "__name__", type(metric).__name__)
+    return lambda reason: f"Metric `{printable(name, 80)}` cannot be traced by JAX ({reason})."
 
 
 def _clock_scale(model: UFM, view: str, raw: bool, flow: str | None) -> float:

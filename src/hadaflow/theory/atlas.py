@@ -159,7 +159,7 @@ def atlas(
     """
     check_scope(model)
     check_progress(progress)
-    starts = check_whole_number("starts", starts)
+    starts = check_whole_number("starts", starts, most=10**9)
     seed = check_whole_number("seed", seed, 0)
     check_seconds(seconds)
     basis = model.basis
@@ -364,7 +364,9 @@ def _draw(atlas: Atlas) -> Any:
         axis.legend(
             loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(handles), markerscale=0.6
         )
-        kind = "up to symmetry" if atlas.complete else "of random choice"
+        sampled = atlas.model.basis.modes > _COMPLETE_MODES
+        kind = "of random choice" if sampled else "up to symmetry"
+        kind += "" if sampled or atlas.complete else ", not all"
         group = " × ".join(f"Z_{{{n}}}" for n in atlas.model.basis.group)
         figure.suptitle(f"${group}$: {len(places)} supports {kind}", fontsize=11)
     return figure
@@ -422,7 +424,7 @@ def _draw_nodes(axis: Any, atlas: Atlas, places: list[tuple[float, float]], few:
         "modes die": (plotting.COLORS[4], lambda v: v.unique and v.dying),
         "family of limits": (plotting.COLORS[3], lambda v: not v.unique),
     }
-    area = 330 * min(1.0, 100 / len(places))
+    area = 330 * min(1.0, 100 / max(len(places), 1))
     for label, (color, belongs) in kinds.items():
         points = [p for p, s in zip(places, atlas.supports, strict=True) if belongs(s.limit)]
         if points:

@@ -6,7 +6,9 @@ A ball contains the exact number. A sign read off a ball that excludes zero is a
 import dataclasses
 import functools
 import itertools
+import math
 import numbers
+import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -15,11 +17,12 @@ from typing import Any
 import flint
 from flint import arb, fmpq
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 
 Balls = list[Any]  # flint.arb has no type stubs
 FIRST_BITS, LAST_BITS = 64, 2**14
-_MOST_DIGIT_BITS = 13_000
+_MOST_DIGITS, _MOST_DIGIT_BITS = 4000, 13_000  # Python reads and writes 4300 digits at most
+_EXPONENT = re.compile(r"[eE]([+-]?[0-9_]+)\s*\Z")
 
 
 def exact(value: Any, name: str = "a") -> Fraction:
@@ -29,6 +32,13 @@ def exact(value: Any, name: str = "a") -> Fraction:
         >>> exact("1.25"), exact("1/3"), exact(0.5)
         (Fraction(5, 4), Fraction(1, 3), Fraction(1, 2))
     """
+    if isinstance(value, str | Decimal):
+        # The exponent is looked at first: 1e-999999999 is a long way to a fraction.
+        exponent = _EXPONENT.search(str(value))
+        if exponent and (len(exponent[1]) > 5 or abs(int(exponent[1])) > _MOST_DIGITS):
+            raise InputError(
+                f"Argument `{name}` must hold numbers of at most {_MOST_DIGITS} digits."
+            )
     try:
         if isinstance(value, numbers.Integral):  # NumPy's integers too, of any size
             known = Fraction(int(value))
@@ -38,11 +48,23 @@ def exact(value: Any, name: str = "a") -> Fraction:
             known = Fraction(float(value))
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise InputError(
-            f"Argument `{name}` must hold finite numbers, but has {value!r}."
+            f"Argument `{name}` must hold finite numbers, but has {shown(value)}."
         ) from None
     if max(known.numerator.bit_length(), known.denominator.bit_length()) > _MOST_DIGIT_BITS:
-        raise InputError(f"Argument `{name}` must hold numbers of at most 4000 digits.")
+        raise InputError(f"Argument `{name}` must hold numbers of at most {_MOST_DIGITS} digits.")
     return known
+
+
+def check_denominators(name: str, values: Iterable[Fraction]) -> None:
+    """Refuse numbers whose sums would be fractions of very many digits."""
+    common = 1
+    for value in values:
+        common = math.lcm(common, value.denominator)
+        if common.bit_length() > _MOST_DIGIT_BITS:
+            raise InputError(
+                f"Argument `{name}` must hold numbers with a common denominator of at most "
+                f"{_MOST_DIGITS} digits."
+            )
 
 
 def written(value: Fraction) -> str:
@@ -52,17 +74,29 @@ def written(value: Fraction) -> str:
         >>> written(Fraction(1, 8)), written(Fraction(1, 3)), written(Fraction(3))
         ('0.125', '1/3', '3')
     """
-    twos, fives, rest = 0, 0, value.denominator
-    while rest % 2 == 0:
-        rest, twos = rest // 2, twos + 1
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    if rest != 1:
-        return str(value)
+    rest, twos = _without(value.denominator, 2)
+    rest, fives = _without(rest, 5)
     places = max(twos, fives)
-    digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
+    if rest != 1 or places > _MOST_DIGITS:
+        return str(value)
+    whole = abs(value.numerator) * 10**places // value.denominator
+    if whole.bit_length() > _MOST_DIGIT_BITS:
+        return str(value)
+    digits = str(whole).rjust(places + 1, "0")
     sign = "-" if value < 0 else ""
     return sign + (f"{digits[:-places]}.{digits[-places:]}" if places else digits)
+
+
+def _without(number: int, prime: int) -> tuple[int, int]:
+    """The number without a prime factor, and how often it had it; for thousands of times, too."""
+    powers = [prime]
+    while number % powers[-1] == 0:
+        powers.append(powers[-1] ** 2)
+    times = 0
+    for k in reversed(range(len(powers))):
+        if number % powers[k] == 0:
+            number, times = number // powers[k], times + 2**k
+    return number, times
 
 
 def ball(value: Any) -> Any:
@@ -293,15 +327,19 @@ class Enclosure:
 
 
 def enclose(
-    function: Callable[[], Any], relative: float = 1e-15, most_bits: int = LAST_BITS
+    function: Callable[[], Any],
+    relative: float = 1e-15,
+    most_bits: int = LAST_BITS,
+    begin: Callable[[int], None] = lambda bits: None,
 ) -> Enclosure:
     """Evaluate with more and more bits until the sign is proven and the ball is `relative`ly small.
 
     Gives up at `most_bits` (2^14), which an exact zero reaches, or a value below about 10^−4900 of its
-    terms.
+    terms. `begin` is called with the bits before each evaluation, and may refuse it.
     """
     bits = min(FIRST_BITS, most_bits)
     while True:
+        begin(bits)
         _WAYS.clear()
         with flint.ctx.workprec(bits):
             result = function()

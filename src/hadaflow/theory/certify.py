@@ -5,6 +5,7 @@ Checking computes everything anew in ball arithmetic, from the definitions in `b
 """
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -17,12 +18,20 @@ from typing import Any
 import flint
 from flint import arb
 
-from hadaflow.errors import InputError
-from hadaflow.files import write_atomically
+from hadaflow.errors import InputError, printable, shown
+from hadaflow.files import read_text_file, write_atomically
 from hadaflow.theory.ball_flow import CROSS_ENTROPY, Flow, Matrix, Setting
 from hadaflow.theory.ball_metrics import METRICS, check_setting
-from hadaflow.theory.balls import LAST_BITS, Enclosure, enclose, exact, written
+from hadaflow.theory.balls import (
+    LAST_BITS,
+    Enclosure,
+    check_denominators,
+    enclose,
+    exact,
+    written,
+)
 from hadaflow.theory.exact_problems import (
+    DEEPEST,
     LARGEST,
     Rows,
     broken,
@@ -31,11 +40,21 @@ from hadaflow.theory.exact_problems import (
     problem_document,
     read_problem,
     setting_of,
+    too_many,
     written_number,
 )
-from hadaflow.theory.own_metrics import exact_metric, load_metric, metric_name, source_digest
+from hadaflow.theory.own_metrics import (
+    exact_metric,
+    find_metric,
+    load_metric,
+    metric_name,
+    source_digest,
+)
+from hadaflow.theory.proof_time import Stopwatch
 
-SCHEMA = "hadaflow-certificate-1"
+SCHEMA = "hadaflow-certificate-2"
+_FIRST_SCHEMA = "hadaflow-certificate-1"  # the same, but `source` is of the function's text alone
+_MOST_BYTES = 2**24  # of a certificate
 _MOST_BITS = 2**16
 _PRINTED = 1e-15  # what printing may add to a radius, relatively
 
@@ -59,8 +78,8 @@ def metric_rate(
             "Argument `a` must have K − 1 entries, K a power of two, one for each non-trivial mode, "
             f"but has {len(state)}."
         )
-    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 100:
-        raise InputError(f"Argument `depth` must be from 1 to 100, but is {depth!r}.")
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= DEEPEST:
+        raise InputError(f"Argument `depth` must be from 1 to {DEEPEST}, but is {shown(depth)}.")
     setting = Setting.walsh(len(state) + 1, depth)
     check_setting(metric, setting)
     _check_positive(state)
@@ -100,7 +119,7 @@ class Certificate:
     rate: float
     source: str | None = None
 
-    @property
+    @functools.cached_property
     def statement(self) -> str:
         """What is proven, in one line."""
         group = " × ".join(f"Z_{n}" for n in self.setting.group)
@@ -178,6 +197,7 @@ def certify(
     C: Any = None,
     balls: Callable[..., Any] | None = None,
     most_bits: int = LAST_BITS,
+    seconds: float | None = None,
 ) -> Certificate:
     r"""Prove the sign of dm/dt at an exactly given state, in ball arithmetic.
 
@@ -191,6 +211,7 @@ def certify(
         balls: For a function of your own in JAX: the same metric as a function of a sequence of
             `flint.arb`-like numbers (arithmetic, `log`, `exp`, `sqrt`, `max`, `min`).
         most_bits: Precision is doubled from 64 bits until the sign is proven, up to this.
+        seconds: Refuse, before it is begun, what would take longer; None for however long it takes.
 
     Examples:
         >>> found = certify("l2", ["1", "1", "1", "1.25", "0.01", "0.01", "0.01"])
@@ -198,7 +219,7 @@ def certify(
         (1, '[0.0007')
     """
     if isinstance(a, str) or not isinstance(a, Iterable):
-        raise InputError(f"Argument `a` must be a list of numbers, but is {a!r}.")
+        raise InputError(f"Argument `a` must be a list of numbers, but is {shown(a)}.")
     if flow is not None and not hasattr(flow, "label_distribution"):
         raise InputError(f"Argument `flow` must be a UFM, but is {type(flow).__name__}.")
     state = tuple(exact(v) for v in a)
@@ -212,15 +233,18 @@ def certify(
     else:
         setting = setting_of(flow)
     if not isinstance(most_bits, int) or not 64 <= most_bits <= _MOST_BITS:
-        raise InputError(f"Argument `most_bits` must be from 64 to 2^16, but is {most_bits!r}.")
+        raise InputError(
+            f"Argument `most_bits` must be from 64 to 2^16, but is {shown(most_bits)}."
+        )
     function = load_metric(metric) if isinstance(metric, str) and ":" in metric else metric
     source = None
     if callable(function):
         source = source_digest(balls or function)
     rows = exact_differences(setting, C, len(state))
     proof = _prove(
-        metric_name(balls or metric), setting, state, rows, source, balls or function, most_bits
-    )
+        metric_name(balls or metric), setting, state, rows, source, balls or function,
+        Stopwatch(seconds, setting, rows is not None), most_bits,
+    )  # fmt: skip
     if balls is not None and callable(function):
         _check_same(function, flow, proof)
     return proof
@@ -245,13 +269,15 @@ def _check_same(function: Callable[..., Any], flow: Any, proof: Certificate) -> 
 
 def _prove(
     name: str, setting: Setting, state: tuple[Fraction, ...], C: Rows | None, source: str | None,
-    function: Any, most_bits: int,
+    function: Any, watch: Stopwatch, most_bits: int,
 ) -> Certificate:  # fmt: skip
     """The certificate of what ball arithmetic finds."""
     wanted = setting.modes + setting.has_constant_mode
     if setting.classes > LARGEST:
+        raise too_many(setting.classes)
+    if setting.depth > DEEPEST:
         raise InputError(
-            f"Certificates go to {LARGEST} classes, but the problem has {setting.classes}."
+            f"Certificates go to depth {DEEPEST}, but the problem has depth {shown(setting.depth)}."
         )
     if len(state) != wanted:
         raise InputError(
@@ -259,12 +285,15 @@ def _prove(
             f"the group {setting.group}, but has {len(state)}."
         )
     _check_positive(state)
+    check_denominators("a", state)
     if callable(function):
         evaluate = exact_metric(function)
     else:
         check_setting(function, setting)
         evaluate = METRICS[function]
-    found = enclose(lambda: evaluate(Flow.of(setting, state, C)).rate, most_bits=most_bits)
+    found = enclose(
+        lambda: evaluate(Flow.of(setting, state, C)).rate, most_bits=most_bits, begin=watch.begin
+    )
     return Certificate(
         name, setting, state, C, str(found), found.bits, found.sign, found.value, source
     )
@@ -296,85 +325,135 @@ def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise InputError(f"Cannot check {str(path)!r}: it has an entry twice.")
         return dict(pairs)
 
+    text = read_text_file("the certificate", path, _MOST_BYTES)
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=once)
-    except OSError as error:
-        raise InputError(f"Cannot read {str(path)!r}: {error.strerror}.") from None
+        document = json.loads(text, object_pairs_hook=once)
     except InputError:
         raise
     except (ValueError, RecursionError):
-        raise InputError(f"Cannot read {str(path)!r}: not a JSON document.") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        given = document.get("schema") if isinstance(document, dict) else None
         raise InputError(
-            f"Cannot check {str(path)!r}: its schema is {given!r}, but this version checks {SCHEMA!r}."
-        )
+            f"Cannot read the certificate from {shown(str(path), 200)}: not a JSON document."
+        ) from None
+    if not isinstance(document, dict):
+        raise _other_schema(None)
+    _check_schema(document)
     return document
 
 
+def _check_schema(document: dict[str, Any]) -> None:
+    """Older certificates are as good as new ones, but for metrics of one's own."""
+    schema, metric = document.get("schema"), document.get("metric")
+    if not isinstance(schema, str) or schema not in (SCHEMA, _FIRST_SCHEMA):
+        raise _other_schema(schema)
+    if schema == _FIRST_SCHEMA and isinstance(metric, str) and ":" in metric:
+        raise InputError(
+            f"The certificate cannot be checked: its schema is {schema!r}, which for a metric of one's "
+            f"own told nothing of the rest of its module; make it anew, as {SCHEMA!r}."
+        )
+
+
+def _other_schema(given: Any) -> InputError:
+    return InputError(
+        f"The certificate cannot be checked: its schema is {shown(given)}, but this version checks "
+        f"{SCHEMA!r} and {_FIRST_SCHEMA!r}."
+    )
+
+
 def recheck(
-    certificate: str | os.PathLike[str] | dict[str, Any], metric: Callable[..., Any] | None = None
+    certificate: str | os.PathLike[str] | dict[str, Any],
+    metric: Callable[..., Any] | None = None,
+    *,
+    allow_import: bool = False,
+    seconds: float = 60.0,
 ) -> Verdict:
-    """Check a certificate from scratch: a file, or its document.
+    """Check a certificate from scratch: a file of at most 16 MB, or its document.
 
     The rate is enclosed anew from the input alone. The certificate holds if the new enclosure proves
     the sign it states, lies inside the enclosure it states, and the statement is the one that follows.
-    For a metric of one's own the module that it names is imported, which runs it; give `metric`, the
-    function itself, where it cannot be found by its name.
+    Checking runs no code that the file names, unless you allow it.
+
+    Args:
+        certificate: The file, or the document in it.
+        metric: For a metric of one's own, the function itself.
+        allow_import: For a metric of one's own, run the module that the certificate names, if its file
+            is the one that the certificate was made for. What that module imports is not compared.
+        seconds: What would take longer is refused before it is begun.
     """
     document = certificate if isinstance(certificate, dict) else read_certificate(certificate)
+    _check_schema(document)
     if set(document) != _KEYS:
-        strange = sorted(map(str, set(document) ^ _KEYS))
-        raise InputError(f"The certificate cannot be used: check its entries {', '.join(strange)}.")
-    setting = read_problem(document["problem"])
-    state = tuple(written_number(v) for v in entry_list(document, "a"))
-    C = document["C"]
-    if C is not None:
-        if not isinstance(C, list) or not all(isinstance(row, list) for row in C):
-            raise broken("C", C)
-        C = exact_differences(setting, [[written_number(v) for v in r] for r in C], len(state))
-    function = _read_metric(document, metric)
+        strange = printable(", ".join(sorted(map(str, set(document) ^ _KEYS))), 200)
+        raise InputError(f"The certificate cannot be used: check its entries {strange}.")
     for name, kind in (("bits", int), ("sign", int), ("statement", str), ("versions", dict)):
         if type(document[name]) is not kind:
             raise broken(name, document[name])
-    if not 1 <= document["bits"] <= _MOST_BITS:
+    if not 2 <= document["bits"] <= _MOST_BITS:
         raise broken("bits", document["bits"])
+    setting, stated = read_problem(document["problem"]), _ball_of(document["enclosure"])
+    state = tuple(written_number(v) for v in entry_list(document, "a"))
+    C = _read_differences(document["C"], setting, len(state))
+    watch = Stopwatch(seconds, setting, C is not None)
+    function = _read_metric(document, metric, allow_import)
     most = max(LAST_BITS, document["bits"])
-    again = _prove(document["metric"], setting, state, C, document["source"], function, most)
-    reason = _why_not(document, again, function)
+    again = _prove(document["metric"], setting, state, C, document["source"], function, watch, most)
+    reason = _why_not(document, stated, again, _Rates(again, function, watch))
     return Verdict(not reason, reason or again.statement, again)
 
 
-def _read_metric(document: dict[str, Any], metric: Callable[..., Any] | None) -> Any:
+def _read_differences(C: Any, setting: Setting, modes: int) -> Rows | None:
+    if C is None:
+        return None
+    if not isinstance(C, list) or not all(isinstance(row, list) for row in C):
+        raise broken("C", C)
+    return exact_differences(setting, [[written_number(v) for v in row] for row in C], modes)
+
+
+def _read_metric(
+    document: dict[str, Any], metric: Callable[..., Any] | None, allow_import: bool
+) -> Any:
     """A metric's name, or the function that the certificate was made for."""
-    name, source = document["metric"], document["source"]
+    name, digest = document["metric"], document["source"]
     if not isinstance(name, str):
         raise broken("metric", name)
     if ":" not in name:
-        if source is not None:
-            raise broken("source", source)
+        if digest is not None:
+            raise broken("source", digest)
         return name
-    function = load_metric(name) if metric is None else metric
-    if source_digest(function) != source:
+    if metric is not None:
+        if metric_name(metric) != name or source_digest(metric) != digest:
+            raise InputError(
+                f"The certificate is for other code: {shown(name)} is not the function given as "
+                f"`metric`, `{metric_name(metric)}`, or reads differently."
+            )
+        return metric
+    source, function = find_metric(name)
+    paths = " and ".join(shown(str(file.path), 200) for file in source.files)
+    if source.digest != digest:
         raise InputError(
-            f"The certificate is for other code: `{name}` reads differently than the function it was "
-            "made for."
+            f"The certificate is for other code: {paths} read differently than when it was made for "
+            f"{shown(name)}."
         )
-    return function
+    if not allow_import:
+        raise InputError(
+            f"Checking {shown(name)} would run {paths} and call `{function}`: allow it with "
+            "--allow-import (`allow_import=True`) if you trust that code, or give the function itself "
+            "as `metric`."
+        )
+    return source.load(function)
 
 
-def _why_not(document: dict[str, Any], again: Certificate, function: Any) -> str:
+def _why_not(document: dict[str, Any], stated: Any, again: Certificate, rates: "_Rates") -> str:
     """Why the certificate does not hold; nothing if it does."""
-    bits, stated = document["bits"], _ball_of(document["enclosure"])
+    bits = document["bits"]
     if again.sign == 0:
         return f"the sign is undecided with {again.bits} bits"
     if document["sign"] != again.sign:
         return f"{again.metric} {_WORD[again.sign]} there: the rate is {again.enclosure}"
-    found = _rate_at(bits, again, function)
+    found = rates.at(bits)
     if not (found > 0 if again.sign > 0 else found < 0):
         return f"{bits} bits do not prove it: {again.bits} do"
     wide = stated.rad() > 2 * found.rad() + abs(found.mid()) * _PRINTED
-    if wide or not _contains(stated, again, function):
+    if wide or not rates.are_inside(stated):
         return f"the enclosure is not that of the rate, which is {again.enclosure}"
     if document["statement"] != again.statement:
         return f"the statement is not what is proven, which is: {again.statement}"
@@ -386,25 +465,37 @@ def _ball_of(text: Any) -> Any:
         if not isinstance(text, str) or len(text) > 1000:
             raise ValueError
         with flint.ctx.workprec(512):
-            return arb(text)
-    except ValueError:
+            found = arb(text)
+        if not found.is_finite():
+            raise ValueError
+        return found
+    except (ValueError, ZeroDivisionError):
         raise broken("enclosure", text) from None
 
 
-def _rate_at(bits: int, certificate: Certificate, function: Any) -> Any:
-    evaluate = exact_metric(function) if callable(function) else METRICS[function]
-    with flint.ctx.workprec(bits):
-        return evaluate(Flow.of(certificate.setting, certificate.a, certificate.C)).rate
+@dataclasses.dataclass(frozen=True)
+class _Rates:
+    """The rate of what a certificate is about, with any number of bits that there is time for."""
 
+    certificate: Certificate
+    function: Any
+    watch: Stopwatch
 
-def _contains(stated: Any, again: Certificate, function: Any) -> bool:
-    """Is the rate inside the stated ball? With more bits, until it is clear."""
-    bits = 2 * again.bits
-    while bits <= 2 * _MOST_BITS:
-        rate = _rate_at(bits, again, function)
-        if stated.contains(rate):
-            return True
-        if not stated.overlaps(rate):
-            return False
-        bits *= 2
-    return False
+    def at(self, bits: int) -> Any:
+        known, function = self.certificate, self.function
+        evaluate = exact_metric(function) if callable(function) else METRICS[function]
+        self.watch.begin(bits)
+        with flint.ctx.workprec(bits):
+            return evaluate(Flow.of(known.setting, known.a, known.C)).rate
+
+    def are_inside(self, stated: Any) -> bool:
+        """Is the rate inside the stated ball? With more bits, until it is clear."""
+        bits = 2 * self.certificate.bits
+        while bits <= 2 * _MOST_BITS:
+            rate = self.at(bits)
+            if stated.contains(rate):
+                return True
+            if not stated.overlaps(rate):
+                return False
+            bits *= 2
+        return False

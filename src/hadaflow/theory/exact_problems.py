@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.theory.ball_flow import CROSS_ENTROPY, MSE, Setting
-from hadaflow.theory.balls import exact, written
+from hadaflow.theory.balls import check_denominators, exact, written
 
 Rows = tuple[tuple[Fraction, ...], ...]
 LARGEST = 512  # classes; Ψ is dense here
+DEEPEST = 100
+_LONGEST = 8000  # characters of a number: a fraction of two integers of 4000 digits
 _WRITTEN = re.compile(r"-?[0-9]+(\.[0-9]+)?|-?[0-9]+/[1-9][0-9]*")
 
 
@@ -80,14 +82,19 @@ def read_problem(document: Any) -> Setting:
     ]
     if not all(type(v) is int and v >= 1 for v in whole):
         raise broken("problem", document)
-    group, depth = tuple(document["group"]), document["depth"]
-    if not group or min(group) < 2 or math.prod(group) != document["classes"] or depth > 100:
+    group, depth, samples = tuple(document["group"]), document["depth"], document["samples"]
+    if document["classes"] > LARGEST:
+        raise too_many(document["classes"])
+    # No product of numbers without end: a group of at most 512 elements has at most nine factors.
+    if not 1 <= len(group) <= 9 or max(group) > LARGEST or samples.bit_length() > 10_000:
+        raise broken("problem", document)
+    if min(group) < 2 or math.prod(group) != document["classes"] or depth > DEEPEST:
         raise broken("problem", document)
     labels = document["label_distribution"]
     setting = Setting(
         group=group,
         depth=depth,
-        samples=document["samples"],
+        samples=samples,
         loss=document["loss"],
         reduction=document["reduction"],
         label_smoothing=written_number(document["label_smoothing"]),
@@ -102,10 +109,6 @@ def read_problem(document: Any) -> Setting:
 
 
 def _check_problem(setting: Setting, document: Any) -> None:
-    if setting.classes > LARGEST:
-        raise InputError(
-            f"Certificates go to {LARGEST} classes, but the problem has {setting.classes}."
-        )
     q = setting.label_distribution
     good = (
         setting.loss in (CROSS_ENTROPY, MSE)
@@ -118,6 +121,7 @@ def _check_problem(setting: Setting, document: Any) -> None:
         and (q is None or not setting.label_smoothing)
     )
     if good and q is not None:
+        check_denominators("label_distribution", q)
         good = len(q) == setting.classes and sum(q) == 1 and min(q) >= 0 and _symmetric(setting, q)
     if not good:
         raise broken("problem", document)
@@ -137,14 +141,19 @@ def entry_list(document: dict[str, Any], name: str) -> list[Any]:
 
 def written_number(text: Any) -> Fraction:
     """A number as certificates write them: a decimal without exponent, or a fraction."""
-    if not isinstance(text, str) or not _WRITTEN.fullmatch(text) or len(text) > 4000:
+    if not isinstance(text, str) or len(text) > _LONGEST or not _WRITTEN.fullmatch(text):
         raise broken("number", text)
     return exact(text, "certificate")
 
 
 def broken(name: str, value: Any) -> InputError:
-    shown = " ".join(repr(value).split())[:80]
-    return InputError(f"The certificate's `{name}` cannot be used: {shown}.")
+    return InputError(f"The certificate's `{name}` cannot be used: {shown(value)}.")
+
+
+def too_many(classes: int) -> InputError:
+    return InputError(
+        f"Certificates go to {LARGEST} classes, but the problem has {shown(classes)}."
+    )
 
 
 def exact_differences(setting: Setting, C: Any, size: int) -> Rows | None:
@@ -160,7 +169,7 @@ def exact_differences(setting: Setting, C: Any, size: int) -> Rows | None:
     if any(len(row) != size for row in table) or len(table) != max(setting.depth - 1, 1):
         raise InputError(
             f"Argument `C` must be one number, {size} of them (one for each mode), or "
-            f"{setting.depth - 1} rows of as many, but is {C!r}."
+            f"{setting.depth - 1} rows of as many, but is {shown(C)}."
         )
     if not any(v for row in table for v in row):
         return None

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, failures_told, shown
 from hadaflow.layers import balanced_like
 from hadaflow.metrics import Metric, as_function, check_metric
 from hadaflow.model import UFM
@@ -60,7 +60,7 @@ class Quarry:
         if seek is None:
             seek = FALL if metric in _FALLING else RISE
         if seek not in (RISE, FALL):
-            raise InputError(f'Argument `seek` must be "rise" or "fall", but is {seek!r}.')
+            raise InputError(f'Argument `seek` must be "rise" or "fall", but is {shown(seek)}.')
         start = model.scaled(spectrum(np.ones(model.modes), C))
         given = None if not np.any(start.C) else _decimals(C)
         differences = start.C if given is not None else balanced_like(model.depth, start.a)
@@ -70,15 +70,8 @@ class Quarry:
     def check_value(self) -> None:
         """Refuse a metric that fails, or is no number, at an ordinary state."""
         a = np.linspace(0.6, 1.4, self.model.modes)
-        try:
+        with failures_told(lambda why: f"Metric `{self.name}` cannot be traced by JAX ({why})."):
             value, change = jax.jit(self._change)(jnp.asarray(a))
-        except InputError:
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split())[:120]
-            raise InputError(
-                f"Metric `{self.name}` cannot be traced by JAX ({type(error).__name__}: {reason})."
-            ) from None
         if not (np.isfinite(value) and np.isfinite(change)):
             shown = ", ".join(f"{v:g}" for v in a[:8])
             raise InputError(

@@ -143,7 +143,7 @@ def worst_rise(
     """
     began = time.monotonic()
     quarry = Quarry.make(metric, model, C, None)
-    starts = check_whole_number("starts", starts, least=_POPULATION)
+    starts = check_whole_number("starts", starts, _POPULATION, most=10**9)
     check_seconds(seconds)
     check_progress(progress)
     if not (0 < low < high < np.inf and low >= 1e-100):
