@@ -228,8 +228,8 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         ("train --classes 4 --steps 5 --seeds 0", "`seeds` must be at least 1"),
         ("train --classes 4 --steps 5 --momentum 1", "`momentum` must be from 0 to below 1"),
         (
-            "train --classes 4 --steps 5 --width 3 --init matched",
-            "`width` must be at least `classes`",
+            "train --classes 4 --steps 5 --width 2 --init hadamard",
+            "rank 2 at most for `width` = 2",
         ),
         ("train --classes 4 --steps 5 --start 1,1,1", "--init hadamard alone"),
         ("train --classes 4 --steps 5 --init zero", "'--init'"),

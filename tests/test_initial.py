@@ -110,7 +110,8 @@ def test_distance_from_the_hadamard_subspace_sees_every_violation():
         (lambda: hf.spectrum([1.0], units="metric"), '`units` must be "scaled" or "raw"'),
         (lambda: hf.lift(hf.UFM(4), [1.0]), "`start` must have 3 singular values .* but has 1"),
         (lambda: hf.lift(hf.UFM(4, loss="mse"), [1.0] * 3), "must have 4 singular values"),
-        (lambda: hf.lift(hf.UFM(4, width=3), [1.0] * 3), "`width` must be at least `classes` = 4"),
+        (lambda: hf.lift(hf.UFM(4, width=2), [1.0] * 3), "rank 2 at most for `width` = 2"),
+        (lambda: hf.lift(hf.UFM(4, width=3), [1.0] * 4), "`width` must be at least 4"),
         (
             lambda: hf.lift(hf.UFM(4, depth=1), hf.spectrum([1.0] * 3, C=1.0)),
             "`C` must be zero at depth 1",

@@ -30,19 +30,23 @@ def read_file(what: str, path: str | os.PathLike[str], most_bytes: int) -> bytes
         # Not to wait for what a pipe without a writer would bring.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
-            kind, content = os.fstat(descriptor).st_mode, b""
-            if stat.S_ISREG(kind):
-                with open(descriptor, "rb", closefd=False) as file:
-                    content = file.read(most_bytes + 1)
+            kind, content = os.fstat(descriptor).st_mode, bytearray()
+            while stat.S_ISREG(kind) and len(content) <= most_bytes:
+                part = os.read(descriptor, 2**24)
+                content += part
+                if not part:
+                    break
         finally:
             os.close(descriptor)
+    except FileNotFoundError:
+        reason = "there is no such file"
     except OSError as error:
         reason = str(error.strerror)
     except ValueError:  # a null character in the name
         reason = "there is no such name"
     else:
         if stat.S_ISREG(kind) and len(content) <= most_bytes:
-            return content
+            return bytes(content)
         reason = "it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file"
         if content:
             reason = f"it has more than {_size(most_bytes)}"

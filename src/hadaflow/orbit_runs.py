@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.dual import Reading, euler_step
+from hadaflow.dual import MANY_CLASSES, Reading, euler_step
 from hadaflow.errors import InputError
 from hadaflow.integrate import Outcome
 from hadaflow.model import CROSS_ENTROPY, UFM
@@ -35,7 +35,6 @@ LONG_WAY = math.log(2e4)
 EXPLICIT_CLASSES = 64
 FINEST = 1e-9  # rtol; extrapolation magnifies rounding too much for less
 _LOOSEST = 5e-5  # larger local errors would not keep their promise
-_MANY_CLASSES = 256
 _JUMP_PARTS = 4  # points of a jump at which its condition is checked
 _JUMP_TOLERANCE = 1e-5
 # Below this share of ‖a‖₁ a margin is rounding, where sums cancel.
@@ -197,7 +196,7 @@ def local_tolerance(request: Request) -> float:
 
     Errors do not add up, as the flow contracts them; with few classes the event amplifies them a little.
     """
-    safety = 2.0 if request.model.classes >= _MANY_CLASSES else 3.0
+    safety = 2.0 if request.model.classes >= MANY_CLASSES else 4.0
     return min(request.rtol / safety, _LOOSEST)
 
 

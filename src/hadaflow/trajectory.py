@@ -2,13 +2,9 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 import platform
-import warnings
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +13,13 @@ import xarray as xr
 from hadaflow import distances, metrics, plotting
 from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
-from hadaflow.files import write_atomically
 from hadaflow.itineraries import Visit, between_points, check_scope, itinerary
 from hadaflow.layers import layer_axes
 from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.model import MSE, UFM
+from hadaflow.run_files import CLOCKS, RECORD, read_run, write_run
 from hadaflow.states import RAW, Parameters, Spectrum
 
-SCHEMA = "hadaflow-trajectory-1"
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
 _LARGEST_LOG = 700.0
 _AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
@@ -358,95 +353,22 @@ class Trajectory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to a NetCDF file; all of it or, if anything fails, nothing."""
-        record = {
-            "model": dataclasses.asdict(self.model),
-            "view": self.view,
-            "status": self.status,
-            "message": self.message,
-            "units": self.units,
-            "steps": self.steps,
-            "settings": self.settings,
-            "diagnostics": self.diagnostics,
-            "versions": self.versions,
-        }
+        record = {name: getattr(self, name) for name in RECORD if name != "model"}
+        model = dataclasses.asdict(self.model)
         if self.model.depth == 1:
-            record["model"]["width"] = None
-        arrays = self._stored_arrays()
-        dataset = xr.Dataset(
-            {n: ([f"{n}_{i}" for i in range(v.ndim)], v) for n, v in arrays.items()}
-        )
-        text = json.dumps(record, allow_nan=False)
-        dataset.attrs = {"schema": SCHEMA, "record": text, "sha256": _checksum(text, arrays)}
-        write_atomically(Path(path), lambda tmp: dataset.to_netcdf(tmp, engine="scipy"))
+            model["width"] = None
+        write_run(path, {"model": model, **record}, self._stored_arrays())
 
     def _stored_arrays(self) -> dict[str, np.ndarray]:
-        extra = {
-            "log10_time": self.log10_time,
-            "path_length": self.path_length,
-            "log10_log10_time": self.log10_log10_time,
-            "log_path_length": self.log_path_length,
-            "iterations": None if self.iterations is None else self.iterations.astype(float),
-        }
+        extra = {name: getattr(self, name) for name in CLOCKS}
+        if self.iterations is not None:
+            extra["iterations"] = self.iterations.astype(float)
         return dict(self.arrays) | {n: v for n, v in extra.items() if v is not None}
 
 
 def load(path: str | os.PathLike[str]) -> Trajectory:
-    """Read a run written by `Trajectory.save`."""
-    try:
-        there = Path(path).is_file()
-    except OSError as error:
-        raise InputError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
-    if not there:
-        raise InputError(f"Cannot read {str(path)!r}: there is no such file.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the reader warns of what the checksum will refuse
-            with xr.open_dataset(path, engine="scipy", decode_cf=False) as dataset:
-                dataset = dataset.load()
-        return _from_dataset(dataset, str(path))
-    except InputError:
-        raise
-    except Exception as error:  # whatever the reader meets in a foreign or damaged file
-        raise InputError(
-            f"Cannot read {str(path)!r}: not a trajectory file, or damaged ({type(error).__name__})."
-        ) from error
-
-
-def _from_dataset(dataset: xr.Dataset, path: str) -> Trajectory:
-    if dataset.attrs.get("schema") != SCHEMA:
-        raise InputError(
-            f"Cannot read {path!r}: its schema is {dataset.attrs.get('schema')!r}, "
-            f"but this version reads {SCHEMA!r}."
-        )
-    # NetCDF 3 is big-endian; back to the machine's own order.
-    arrays = {str(n): v.values.astype(np.float64) for n, v in dataset.variables.items()}
-    text = str(dataset.attrs.get("record"))
-    if _checksum(text, arrays) != dataset.attrs.get("sha256"):
-        raise InputError(f"Cannot read {path!r}: its contents do not match its checksum.")
-    record = json.loads(text)
-    log10_time = arrays.pop("log10_time")
-    clocks = {
-        name: arrays.pop(name, None)
-        for name in ("path_length", "log10_log10_time", "log_path_length")
-    }
-    iterations = arrays.pop("iterations", None)
-    return Trajectory(
-        model=UFM(**record.pop("model")),
-        arrays=arrays,
-        log10_time=log10_time,
-        **clocks,
-        iterations=None if iterations is None else iterations.astype(int),
-        **record,
-    )
-
-
-def _checksum(text: str, arrays: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        values = np.ascontiguousarray(arrays[name], dtype="<f8")
-        digest.update(f"{name}{values.shape}".encode())
-        digest.update(values.tobytes())
-    return digest.hexdigest()
+    """Read a run written by `Trajectory.save`; its checksum, and what it says, are checked."""
+    return Trajectory(**read_run(path))
 
 
 def _number(value: float) -> str:
