@@ -24,6 +24,9 @@ from hadaflow.steppers import make_solver
 from hadaflow.targets import Collapse, Norm, PathLength, Steady
 
 
+_ROUNDING = 16 * float(np.finfo(float).eps)  # of a rate, relative to the terms it is made of
+
+
 class _RungeKutta:
     """Flows that any of the named methods can step."""
 
@@ -176,6 +179,10 @@ class LayerFlow(_RungeKutta):
     @property
     def _size(self) -> int:
         return self.model.depth * self.model.modes
+
+    def rounding(self, u):
+        """What rounding leaves of log σ in a step, where the penalties balance the force."""
+        return _ROUNDING * max(self.model.scaled_decays) * jnp.exp(u)
 
     def _logs(self, y, args):
         """Log σ of all layers, layers before the modes; leading axes batched."""

@@ -282,7 +282,7 @@ def _step(flow, parts, m: March, args, end) -> March:
     )
     solved = diffrax.is_okay(result)
     # A step into overflow, or with an unsolved implicit stage, is shrunk by an infinite error.
-    error = jax.tree.map(lambda e, s: e / s, error, flow.error_scale(y, args))
+    error = _relative_error(flow, error, y, args, target, controller.atol)
     error = jax.tree.map(lambda e: jnp.where(jnp.isfinite(e) & solved, e, jnp.inf), error)
     order = solver.error_order(term)
     # The error is scaled already; m.y stands in for y, which may have overflowed (0·∞ is NaN).
@@ -306,6 +306,18 @@ def _step(flow, parts, m: March, args, end) -> March:
         reached=reached,
         stuck=next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290),
     )
+
+
+def _relative_error(flow, error, y, args, u, tolerance):
+    """The error of a step against its scale; what is less than rounding counts for nothing.
+
+    In log time the rates of a flow that settles are differences of ever larger terms. What rounding
+    leaves of them is no error: such a flow forgets it.
+    """
+    scale = flow.error_scale(y, args)
+    if hasattr(flow, "rounding"):
+        scale = jax.tree.map(lambda s: jnp.maximum(s, flow.rounding(u) / tolerance), scale)
+    return jax.tree.map(lambda e, s: e / s, error, scale)
 
 
 def _chunk(flow, parts, march, args, end):
@@ -388,8 +400,7 @@ def probe(flow, method, march, args, tolerance, u):
     y, error, _, solver_state, _ = solver.step(
         term, march.u, u, march.y, args, march.solver_state, made_jump=False
     )
-    scaled = jax.tree.map(lambda e, s: e / s, error, flow.error_scale(y, args))
-    largest = _largest(scaled) / tolerance
+    largest = _largest(_relative_error(flow, error, y, args, u, tolerance)) / tolerance
     error = jnp.where(jnp.isfinite(largest), largest, jnp.inf)
     return y, flow.watch(y, args), error, solver_state
 

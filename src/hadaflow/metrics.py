@@ -217,6 +217,21 @@ def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: s
         return to_numpy(_compiled(metric, model, view, raw, flow)(*flat).reshape(batch))
 
 
+def spectral_distance(name: str, values: np.ndarray) -> np.ndarray:
+    """A distance from uniform (`kl`, `l2`) of the K − 1 singular values alone, whatever their vectors are.
+
+    Leading axes batched.
+    """
+    with double_precision():
+        flat = jnp.asarray(values.reshape(-1, values.shape[-1]))
+        return np.asarray(_batched_distance(name)(flat)).reshape(values.shape[:-1])
+
+
+@functools.cache
+def _batched_distance(name: str):
+    return jax.jit(jax.vmap({"kl": kl, "l2": l2}[name]))
+
+
 def _check_angles(metric: Metric, model: UFM) -> None:
     """The distances of matrices from the simplex need more than the moduli of modes with phases."""
     if model.imbalance is None and metric in _OF_ONE_BASIS["reduced"]:

@@ -11,7 +11,7 @@ from hadaflow.errors import InputError, check_whole_number
 from hadaflow.model import MSE, UFM
 from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW, Parameters
-from hadaflow.steppers import METHODS
+from hadaflow.steppers import DUAL, METHODS
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady, Target, Time
 
 LN10 = math.log(10.0)
@@ -160,6 +160,16 @@ def make_request(
             f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {method!r}."
         )
     full = isinstance(start, Parameters)
+    if full and isinstance(until, PredictedCollapse):
+        raise InputError(
+            "Argument `until` cannot be PredictedCollapse for matrices, whose collapse is not foretold: "
+            "use Collapse, or the reduced view of a Hadamard start (`project`)."
+        )
+    if full and method == DUAL:
+        raise InputError(
+            'Argument `method` cannot be "dual" for matrices: dual steps are those of singular values. '
+            'Use "auto", or the reduced view of a Hadamard start (`project`).'
+        )
     chosen, reason = (method, ASKED) if method != "auto" else _automatic(model, full)
     return Request(
         model=model,

@@ -141,18 +141,13 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
 
 
 def _may_change_sign(model: UFM, start: Spectrum) -> bool:
-    """Do labels pull a mode through zero? Balanced modes die there; others go on, with phase π."""
-    if (
-        not model.soft_labels
-        or model.imbalance is not None
-        or not (model.depth == 1 or np.any(start.C))
-    ):
-        return False
-    if np.any(model.label_probabilities == 0):
-        return True
-    # Penalties pull towards zero, not through it: what the labels alone want decides.
-    labels_alone = dataclasses.replace(model, weight_decay=0.0, width=None)
-    return bool(np.any(fixed_point(labels_alone) < 1e-12))
+    """Can labels pull a mode through zero? Balanced modes die there; others go on, with phase π.
+
+    Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its own
+    fixed point is.
+    """
+    unbalanced = model.depth == 1 or bool(np.any(start.C))
+    return model.soft_labels and model.imbalance is None and unbalanced
 
 
 def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | None:

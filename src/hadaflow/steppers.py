@@ -63,4 +63,4 @@ def make_solver(method: str) -> Any:
         return diffrax.Dopri8()
     # Newton with a new Jacobian at each iteration: where stages are stiff, chord iterations that keep
     # an old one fail so often that they need a thousand times as many steps.
-    return diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-10, atol=1e-10))
+    return diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8))

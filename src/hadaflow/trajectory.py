@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow import distances, metrics, plotting
+from hadaflow import metrics, plotting
 from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError
 from hadaflow.itineraries import Visit, between_points, check_scope, itinerary
@@ -216,11 +216,14 @@ class Trajectory:
     def _states(self, metric: metrics.Metric = "") -> Spectrum | Parameters:
         if self.view == "full":
             return self.parameters
-        a = self.a
-        if isinstance(metric, str) and not np.all(np.isfinite(a)):
-            beyond = np.maximum(self.log_norm - _LARGEST_LOG, 0.0)[..., None]
-            a = np.exp(self.log_a - beyond)
+        a = np.exp(self._bounded_log_a) if isinstance(metric, str) else self.a
         return Spectrum(a, self.C, self.units, self.arrays.get("angles"))
+
+    @property
+    def _bounded_log_a(self) -> np.ndarray:
+        """`log_a` of the same direction, where ‖a‖ itself is too large for a double."""
+        beyond = np.maximum(self.log_norm - _LARGEST_LOG, 0.0)
+        return self.log_a - beyond[..., None] if np.any(beyond) else self.log_a
 
     def __repr__(self) -> str:
         return f"<Trajectory {self.status}: {len(self)} points, K = {self.model.classes}>"
@@ -301,8 +304,7 @@ class Trajectory:
         """A distance of the singular values from uniform, also where it is none of the matrices'."""
         if self.view == "full":
             return self.measure(name)
-        distance = getattr(distances, name)
-        return self.measure(lambda a: distance(self.model.nontrivial(a)))
+        return metrics.spectral_distance(name, self.model.nontrivial(np.exp(self._bounded_log_a)))
 
     def _title(self) -> str:
         m = self.model
