@@ -14,8 +14,6 @@ TESTS = (
     "test_transforms.py", "test_model.py", "test_trajectory.py", "test_certify.py",
     "test_workers.py", "test_trust.py", "test_cli.py",
 )  # fmt: skip
-# A test that compares versions, one with other files of the repository, and the longest.
-LEFT_OUT = "not extremes and not dependency"
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +66,6 @@ def test_the_commands_run_on_the_lowest_versions(lowest, tmp_path):
 @pytest.mark.slow
 def test_the_tests_pass_on_the_lowest_versions(lowest, tmp_path):
     # Old versions may speak of what newer ones of others no longer have: that is no error here.
-    options = ["-q", "-x", "-o", "filterwarnings=default", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+    options = ["-q", "-x", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
     tests = [ROOT / "tests" / name for name in TESTS]
     subprocess.run([lowest, "-m", "pytest", *options, *tests], env=environment(), check=True)

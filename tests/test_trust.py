@@ -79,6 +79,17 @@ def test_checking_imports_nothing_unless_allowed(folder, hadaflow):
     assert hadaflow("certify", "c.json", "--allow-import")[0] == 0 and Path("ran").exists()
 
 
+def test_a_hunt_for_a_metric_of_ones_own_is_checked(folder, hadaflow):
+    (folder / "mine.py").write_text(CUBES)
+    code, out, _ = hadaflow(
+        "hunt", "mine:cubes", "--classes", 8, "--starts", 256, "--out", "c.json", "--json"
+    )
+    assert code == 0 and json.loads(out)["certified"]
+    assert hadaflow("certify", "c.json")[0] == 2
+    code, out, _ = hadaflow("certify", "c.json", "--allow-import")
+    assert code == 0 and out.startswith("holds")
+
+
 def test_packages_on_the_way_are_neither_run_nor_left_out(folder):
     (folder / "pack" / "inner").mkdir(parents=True)
     (folder / "pack" / "__init__.py").write_text("open('ran', 'w').close()\n")
@@ -384,6 +395,7 @@ def test_numbers_of_any_length_are_written_and_read():
         assert recheck(proof.to_document()).holds
     primes = [p for p in range(10**4, 10**5) if all(p % q for q in range(2, 317))][:2000]
     many = [Fraction(1, p**300) for p in primes[:7]]
+    refused(lambda: hf.certify("l2", ["1", "1", "1e-999999999"]), "at most 4000 digits")
     refused(lambda: hf.certify("margin", many), "a common denominator of at most 4000 digits")
 
 
@@ -439,7 +451,15 @@ LONG = "9" * 30
         (("rise", "l2", "--classes", 4, "--starts", LONG), "`starts` must be a whole number"),
         (("atlas", "--classes", 4, "--starts", LONG), "`starts` must be a whole number"),
         (("hunt", "l2", "--classes", 4, "--seed", "9" * 5000), "--seed"),
-        (("certify", "l2", "--classes", 4, "--start", "1,1,1e-999999999"), "at most 4000 digits"),
+        (
+            ("certify", "l2", "--classes", 4, "--start", "1,1,1e-999999999"),
+            "`start` must be decimals",
+        ),
+        (
+            ("atlas", "--classes", 4, "--unbalanced", "1e-999999999"),
+            "`unbalanced` must be decimals",
+        ),
+        (("hunt", "l2", "--classes", 4, "--unbalanced", "1e-999999999"), "`unbalanced` must be"),
         (("certify", "/dev/zero"), "it is not a regular file"),
         (("certify", "."), "it is a folder"),
         (("certify", "pipe"), "it is not a regular file"),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.files import read_text_file
 
 _MOST_BYTES = 2**29  # of a file of numbers: 2^24 of them, as many as there can be classes
@@ -164,14 +164,14 @@ def parse_group(text: str | None, blocks: bool = False) -> Any:
         groups = [tuple(int(n) for n in part.split("x")) for part in _blocks_of(text)]
     except ValueError:
         raise InputError(
-            f"Argument `group` must be orders of cyclic groups such as 10 or 2x4, but is {text!r}."
+            f"Argument `group` must be orders of cyclic groups such as 10 or 2x4, but is {shown(text)}."
         ) from None
     if blocks:
         return tuple(groups)
     if len(groups) > 1:
         raise InputError(
             "Argument `group` must be one group, such as 2x4, unless --imbalance is given, "
-            f"but is {text!r}."
+            f"but is {shown(text)}."
         )
     return groups[0]
 
@@ -184,7 +184,7 @@ def parse_imbalance(text: str | None) -> tuple[tuple[int, ...], ...] | None:
     except ValueError:
         raise InputError(
             "Argument `imbalance` must be blocks of classes x samples such as 4x5,4x1, "
-            f"but is {text!r}."
+            f"but is {shown(text)}."
         ) from None
 
 
@@ -199,7 +199,8 @@ def parse_unbalanced(text: str | None) -> Any:
     rows = [parse_numbers("unbalanced", row) for row in text.split(";")]
     if len({len(row) for row in rows}) > 1 or not rows[0]:
         raise InputError(
-            f"Argument `unbalanced` must have rows of one length, one number or more, but is {text!r}."
+            "Argument `unbalanced` must have rows of one length, one number or more, but is "
+            f"{shown(text)}."
         )
     if len(rows) > 1:
         return rows
@@ -226,7 +227,7 @@ def parse_numbers(name: str, text: str) -> list[float]:
         return [float(part) for part in text.replace(",", " ").split()]
     except ValueError:
         raise InputError(
-            f"Argument `{name}` must be numbers separated by commas, but is {text[:80]!r}."
+            f"Argument `{name}` must be numbers separated by commas, but is {shown(text)}."
         ) from None
 
 
@@ -244,7 +245,7 @@ def parse_start(
         except ValueError:
             raise InputError(
                 "Argument `start` must be numbers separated by commas, complex ones such as "
-                f"1+0.5j, but is {numbers[:80]!r}."
+                f"1+0.5j, but is {shown(numbers)}."
             ) from None
         return circulant(values, C, units), None
     if not numbers.startswith("uniform:"):
@@ -259,7 +260,7 @@ def parse_start(
     except ValueError:
         raise InputError(
             "Argument `start` must be uniform:LOW:HIGH:SEED with 0 ≤ LOW ≤ HIGH and a whole SEED, "
-            f"but is {numbers!r}."
+            f"but is {shown(numbers)}."
         ) from None
     values = np.random.default_rng(drawn).uniform(*bounds, model.modes)
     return spectrum(values, C, units), drawn
@@ -309,14 +310,17 @@ def exact_numbers(name: str, text: str) -> list[str]:
     parts = text.replace(",", " ").split()
     for part in parts:
         try:
-            # The exponent is looked at first: 1e999999999 is a long way to a fraction.
-            number = float(part) if "e" in part.lower() else Fraction(part)
-            if len(part) > 4000 or not abs(number) < math.inf:
+            # The exponent is looked at first: 1e-999999999 is a long way to a fraction.
+            _, _, exponent = part[:4001].lower().partition("e")
+            if len(part) > 4000 or abs(int(exponent or 0)) > 4000:
+                raise ValueError
+            number = float(part) if exponent else Fraction(part)
+            if not abs(number) < math.inf:
                 raise ValueError
         except (ValueError, ZeroDivisionError, OverflowError):
             raise InputError(
                 f"Argument `{name}` must be decimals or fractions separated by commas, but has "
-                f"{part[:80]!r}."
+                f"{shown(part)}."
             ) from None
     return parts
 

@@ -352,7 +352,7 @@ def main() -> None:
     except (InputError, _CommandLineError, OSError) as error:
         own = isinstance(error, InputError | OSError)
         text = str(error) if own else error.format_message()  # pyright: ignore
-        print(f"hadaflow: {printable(text)}", file=sys.stderr)
+        print(f"hadaflow: {printable(text, 1000 if own else 300)}", file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         print("hadaflow: interrupted", file=sys.stderr)

@@ -130,4 +130,7 @@ class _Bars:
         self._bars.update(self._tasks[name], description=text, completed=fraction)
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        if (
+            not self._bars.disable
+        ):  # older versions of rich end even a bar that never was with a line
+            self._bars.stop()

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -83,15 +84,12 @@ class Setting:
     @functools.cached_property
     def turns(self) -> tuple[tuple[Fraction, ...], ...]:
         """Phases of the characters over 2π, folded to 0 … ½: χ_h(g) has cosine cos(2πt)."""
-        rows = []
-        for h in self.elements:
-            row = []
-            for g in self.elements:
-                products = (Fraction(x * y, n) for x, y, n in zip(h, g, self.group, strict=True))
-                t = sum(products, Fraction(0)) % 1
-                row.append(min(t, 1 - t))
-            rows.append(tuple(row))
-        return tuple(rows)
+        n = math.lcm(*self.group)
+        folded = [Fraction(min(k, n - k), n) for k in range(n)]
+        scaled = [[x * (n // m) for x, m in zip(h, self.group, strict=True)] for h in self.elements]
+        return tuple(
+            tuple(folded[sum(map(operator.mul, h, g)) % n] for g in self.elements) for h in scaled
+        )
 
     @property
     def soft_labels(self) -> bool:
