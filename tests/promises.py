@@ -193,7 +193,10 @@ def changes_sign(case: Case) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _log_reference(case: Case):
-    """Singular values (times, modes) to full relative accuracy, however small; None if they change sign."""
+    """Singular values (times, modes), however small, to full relative accuracy.
+
+    None if they may change sign.
+    """
     model, basis = case.model, case.model.basis
     if changes_sign(case):
         return None

@@ -189,7 +189,17 @@ def group_psi(group, modes):
 
 
 def log_layer_flow(
-    group, modes, multiplicity, layers, times, *, n=1, q=None, temperature=1.0, decays=None, divisor=1
+    group,
+    modes,
+    multiplicity,
+    layers,
+    times,
+    *,
+    n=1,
+    q=None,
+    temperature=1.0,
+    decays=None,
+    divisor=1,
 ):
     """Raw singular values of all layers (layers first) at `times`, their logarithms integrated.
 
@@ -210,7 +220,13 @@ def log_layer_flow(
         return (np.sqrt(n) * force * a * np.exp(-2 * logs) - decays[:, None]).ravel()
 
     solution = scipy.integrate.solve_ivp(
-        field, (0, times[-1]), np.log(layers).ravel(), "DOP853", t_eval=times, rtol=1e-13, atol=1e-13
+        field,
+        (0, times[-1]),
+        np.log(layers).ravel(),
+        "DOP853",
+        t_eval=times,
+        rtol=1e-13,
+        atol=1e-13,
     )
     assert solution.success
     return np.exp(solution.y.T.reshape(len(times), depth, -1))

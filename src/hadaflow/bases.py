@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.memory import in_words
 from hadaflow.precision import float64
 from hadaflow.transforms import (
@@ -314,11 +314,11 @@ def check_group(orders: Any) -> tuple[int, ...]:
     except (TypeError, ValueError):
         raise InputError(
             "Argument `group` must list the orders of cyclic factors, each a whole number of at "
-            f"least 2, such as (2, 4), but is {orders!r}."
+            f"least 2, such as (2, 4), but is {shown(orders)}."
         ) from None
     if math.prod(checked) > LARGEST:
         raise InputError(
-            f"Argument `group` must have at most 2^24 elements, but {orders!r} has more."
+            f"Argument `group` must have at most 2^24 elements, but {shown(orders)} has more."
         )
     return checked
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis, mean_of_pairs
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 
 Block = tuple[int, int]
 
@@ -30,7 +30,7 @@ def check_imbalance(blocks: Any, classes: int, samples: int) -> tuple[Block, ...
     except (TypeError, ValueError):
         raise InputError(
             "Argument `imbalance` must list at least two blocks (classes, samples of each), such as "
-            f"((4, 5), (4, 1)), but is {blocks!r}."
+            f"((4, 5), (4, 1)), but is {shown(blocks)}."
         ) from None
     if sum(c for c, _ in checked) != classes:
         raise InputError(
@@ -73,7 +73,7 @@ class BlockBasis:
         ):
             raise InputError(
                 "Argument `group` must be two groups, of as many elements as the blocks of "
-                f"`imbalance` have classes ({first[0]} and {second[0]}), but is {groups!r}."
+                f"`imbalance` have classes ({first[0]} and {second[0]}), but is {shown(groups)}."
             )
         return cls((first, second), checked)
 

@@ -40,7 +40,7 @@ from hadaflow.arguments import (
     train_start,
     with_model,
 )  # fmt: skip
-from hadaflow.errors import InputError, printable
+from hadaflow.errors import InputError, printable, shown
 from hadaflow.lab_commands import register
 
 app = typer.Typer(
@@ -243,7 +243,7 @@ def plot_command(
     target = file.with_suffix(".png") if out is None else out
     if target.resolve() == file.resolve():
         raise InputError(
-            f"The picture would overwrite {str(file)!r}: give another name with --out."
+            f"The picture would overwrite {shown(str(file))}: give another name with --out."
         )
     check_picture(target)
     load(file).plot(target)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from hadaflow.bases import Sylvester
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.model import MSE, UFM
 from hadaflow.states import RAW, Spectrum, check_units
 
@@ -21,18 +21,18 @@ def check_times(name: str, times: Any) -> np.ndarray:
     try:
         ts = np.atleast_1d(np.array(times, dtype=np.float64))
     except (TypeError, ValueError):
-        raise InputError(f"Argument `{name}` must hold numbers, but is {times!r}.") from None
+        raise InputError(f"Argument `{name}` must hold numbers, but is {shown(times)}.") from None
     if np.any((ts > 0) & (ts < SMALLEST_TIME)):
         raise InputError(
             f"Argument `{name}` must hold times of at least {SMALLEST_TIME:g} (or 0), "
-            f"but is {times!r}."
+            f"but is {shown(times)}."
         )
     if ts.ndim != 1 or ts.size == 0 or not np.all(np.isfinite(ts)) or np.any(ts < 0):
         raise InputError(
-            f"Argument `{name}` must be a list of finite times from 0 upwards, but is {times!r}."
+            f"Argument `{name}` must be a list of finite times from 0 upwards, but is {shown(times)}."
         )
     if np.any(np.diff(ts) <= 0):
-        raise InputError(f"Argument `{name}` must be strictly increasing, but is {times!r}.")
+        raise InputError(f"Argument `{name}` must be strictly increasing, but is {shown(times)}.")
     return ts
 
 
@@ -68,7 +68,7 @@ def mse_exact(model: UFM, start: Any, times: Any, units: str | None = None) -> n
     Balanced, raw units: $a(t) = \sqrt n\,[1 + (\sqrt n/a_0 - 1)e^{-2\sqrt n t}]^{-1}$.
     """
     if model.loss != MSE:
-        raise InputError(f'Argument `model` must have loss="mse", but has {model.loss!r}.')
+        raise InputError(f'Argument `model` must have loss="mse", but has {shown(model.loss)}.')
     if model.penalized or model.depth > 2:
         raise InputError(
             "Argument `model` must have no `weight_decay` and depth 1 or 2 for the exact MSE solution."

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.closed_forms import fixed_point
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.initial import compress
 from hadaflow.layers import differences, layer_axes, layer_values, others
 from hadaflow.model import MSE, UFM
@@ -60,7 +60,7 @@ def descend(
         A `Trajectory` with `iterations`; status "reached", or "interrupted" with the finished part,
         or "failed" when the iterates overflow.
     """
-    steps = check_whole_number("steps", steps)
+    steps = check_whole_number("steps", steps, most=10**15)
     points = check_whole_number("points", points, most=10**6)
     _check_numbers(learning_rate, momentum)
     check_progress(progress)
@@ -132,7 +132,7 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
         if momentum:
             raise InputError(
                 "Argument `momentum` must be 0 for a model with hard labels: the limit is that of one "
-                f"step, but is {momentum!r}."
+                f"step, but is {shown(momentum)}."
             )
         return _limit_at_collapse(model, at)
     if at is not None:
@@ -176,7 +176,7 @@ def _limit_at_collapse(model: UFM, at: Any) -> float:
     if isinstance(at, bool) or not isinstance(at, int | float | np.floating) or not 0 < at < 1e6:
         raise InputError(
             "Argument `at` must be the mean singular value (scaled) of a collapsed state, a positive "
-            f"number, for a model with hard labels, but is {at!r}."
+            f"number, for a model with hard labels, but is {shown(at)}."
         )
     N, tau, mu = model.depth, model.temperature, float(at) / model.temperature
     p = 1 - 2 / N
@@ -216,13 +216,15 @@ def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
 def _check_numbers(learning_rate: Any, momentum: Any) -> None:
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum)):
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-            raise InputError(f"Argument `{name}` must be a number, but is {value!r}.")
+            raise InputError(f"Argument `{name}` must be a number, but is {shown(value)}.")
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise InputError(
-            f"Argument `learning_rate` must be a positive number, but is {learning_rate!r}."
+            f"Argument `learning_rate` must be a positive number, but is {shown(learning_rate)}."
         )
     if not 0 <= momentum < 1:
-        raise InputError(f"Argument `momentum` must be from 0 to below 1, but is {momentum!r}.")
+        raise InputError(
+            f"Argument `momentum` must be from 0 to below 1, but is {shown(momentum)}."
+        )
 
 
 # --- the two systems: minus the gradient, for a batch --------------------------------------------
@@ -402,10 +404,11 @@ def _descend_spectrum(
         angles = np.arctan2(parts[..., 1:], parts[..., :1])
         length = np.hypot(parts[..., :1], parts[..., 1:])
         layers[-1] = np.concatenate([layers[-1][..., :-2], length], axis=-1)
-    product = np.prod(layers, axis=0)
-    if phases:
-        angles, product, layers = np.angle(product), np.abs(product), [np.abs(x) for x in layers]
-    C = differences(np.stack(layers))
+    with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
+        product = np.prod(layers, axis=0)
+        if phases:
+            angles, product, layers = np.angle(product), np.abs(product), [np.abs(x) for x in layers]
+        C = differences(np.stack(layers))
     first = (..., 0, *(slice(None),) * layer_axes(model.depth))
     product[..., 0, :], C[first] = raw_a, raw_C
     shown, shown_C = (1.0, 1.0) if units == RAW else (scale, difference_scale)

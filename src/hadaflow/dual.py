@@ -39,7 +39,7 @@ from hadaflow.stages import (
 
 LATE = 1e17  # from here on log t is M, or the smallest margin, to every digit
 # From here on one weight among many decides nothing, and one estimate of the error is enough: measured at
-# 1024 classes, a second one doubles the steps for nothing, as the first keeps a ten-thousandth of its promise.
+# 1024 classes, the first alone keeps a ten-thousandth of its promise, and a second doubles the steps.
 MANY_CLASSES = 256
 _LAST_STRETCH, _LAST_MARGINS = 30.0, 4.0  # of the deviation; margins that join on it
 _FINEST = 2e-3  # smallest share of the tolerance that collapse may ask for, at hard margins

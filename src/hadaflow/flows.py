@@ -23,7 +23,6 @@ from hadaflow.states import Spectrum
 from hadaflow.steppers import make_solver
 from hadaflow.targets import Collapse, Norm, PathLength, Steady
 
-
 _ROUNDING = 16 * float(np.finfo(float).eps)  # of a rate, relative to the terms it is made of
 
 

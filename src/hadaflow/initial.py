@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.layers import differences, layer_values
 from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.memory import require_memory
 from hadaflow.model import UFM
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
+
+
+_LARGEST_LOGITS = 270.0  # log10 of a product of entries, one of each factor
 
 
 def hadamard(
@@ -188,8 +191,7 @@ def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
 
     A list of seeds gives a batch, entry by entry the same as one seed at a time.
     """
-    if not isinstance(scale, int | float | np.floating) or not 0 < scale < np.inf:
-        raise InputError(f"Argument `scale` must be a positive number, but is {scale!r}.")
+    check_scale(model, scale)
     if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
         if len(seed) == 0:
             raise InputError("Argument `seed` must hold at least one seed, but is empty.")
@@ -201,6 +203,19 @@ def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
     checked = _check_seed(seed)
     rng = np.random.default_rng(checked)
     return Parameters(tuple(scale * rng.standard_normal(s) for s in model.factor_shapes), checked)
+
+
+def check_scale(model: UFM, scale: Any) -> None:
+    """Refuse entries whose products are no numbers."""
+    number = isinstance(scale, int | float | np.floating) and not isinstance(scale, bool)
+    if not number or not 0 < scale < np.inf:
+        raise InputError(f"Argument `scale` must be a positive number, but is {shown(scale)}.")
+    largest = 10 ** (_LARGEST_LOGITS / model.depth)
+    if scale > largest:
+        raise InputError(
+            f"Argument `scale` must be at most {largest:.3g} at depth {model.depth} (the logits of "
+            f"larger entries overflow), but is {scale:g}."
+        )
 
 
 def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descending") -> Spectrum:
@@ -223,7 +238,7 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
         values = np.random.default_rng(_check_seed(order)).permuted(values, axis=-1)
     elif order != "descending":
         raise InputError(
-            f'Argument `order` must be "descending", "ascending" or a seed, but is {order!r}.'
+            f'Argument `order` must be "descending", "ascending" or a seed, but is {shown(order)}.'
         )
     if shown == model.classes:
         folded = model.modes_of_view.fold(values[..., 1:])
@@ -308,7 +323,7 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
             return np.eye(d)
         raise InputError(
             f'Argument `rotation` must be "identity", a seed or a {d}×{d} orthogonal matrix, '
-            f"but is {rotation!r}."
+            f"but is {shown(rotation)}."
         )
     if isinstance(rotation, int | np.integer | tuple):
         seed = rotation if isinstance(rotation, tuple) else _check_seed(rotation)

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.model import UFM
 from hadaflow.problem import CROSS_ENTROPY, Problem
 from hadaflow.supports import Face, Number, face_on, limit_on, pairing, value_on
@@ -92,9 +92,11 @@ def itinerary(
 ) -> list[Visit]:
     """Visits of a run with directions `a_hat` (times × modes, Σ multiplicity · â = 1), in order."""
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | np.floating):
-        raise InputError(f"Argument `tolerance` must be a number, but is {tolerance!r}.")
+        raise InputError(f"Argument `tolerance` must be a number, but is {shown(tolerance)}.")
     if not 0 < tolerance < 1:
-        raise InputError(f"Argument `tolerance` must be between 0 and 1, but is {tolerance!r}.")
+        raise InputError(
+            f"Argument `tolerance` must be between 0 and 1, but is {shown(tolerance)}."
+        )
     if basis.modes > LARGEST:
         raise InputError(
             f"Itineraries are for at most {LARGEST} free modes, but this run has {basis.modes}."

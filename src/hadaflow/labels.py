@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.bases import AbelianGroup, Sylvester, check_group, negatives
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 
 
 def hierarchical_labels(masses: Sequence[float], group: Sequence[int]) -> tuple[float, ...]:
@@ -69,9 +69,11 @@ def _probabilities(name: str, values: Any) -> np.ndarray:
     try:
         given = np.array(values, dtype=float)
     except (TypeError, ValueError):
-        raise InputError(f"Argument `{name}` must hold numbers, but is {values!r}.") from None
+        raise InputError(f"Argument `{name}` must hold numbers, but is {shown(values)}.") from None
     if given.ndim != 1 or not np.all(np.isfinite(given)) or np.any(given < 0):
-        raise InputError(f"Argument `{name}` must be a list of probabilities, but is {values!r}.")
+        raise InputError(
+            f"Argument `{name}` must be a list of probabilities, but is {shown(values)}."
+        )
     if not math.isclose(given.sum(), 1.0, abs_tol=1e-9):
         raise InputError(f"Argument `{name}` must have sum 1, but has sum {given.sum():.12g}.")
     return given / given.sum()

@@ -4,6 +4,7 @@ A metric is a name or a user's own JAX-traceable function. The named ones are ta
 states and for full ones.
 """
 
+import difflib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -97,11 +98,22 @@ def _label_divergence(model: UFM, a, C):
 # --- evaluation ----------------------------------------------------------------------------------
 
 
-def metric_names(view: str, model: UFM | None = None) -> list[str]:
-    """Names of the metrics for the "reduced" or the "full" view.
+def metric_names(view: str | None = None, model: UFM | None = None) -> list[str]:
+    """Names of the metrics for the "reduced" or the "full" view; for either if none is named.
 
     Those that the paper's model has; with a `model`, those that it has.
+
+    Examples:
+        >>> metric_names("reduced", UFM(classes=4, depth=1))[:4]
+        ['alignment_z', 'collapse_deviation', 'energy', 'frobenius']
     """
+    if view is None:
+        return sorted({*metric_names("reduced", model), *metric_names("full", model)})
+    if not isinstance(view, str) or view not in ("reduced", "full"):
+        given = "a UFM, which comes second" if isinstance(view, UFM) else shown(view)
+        raise InputError(f'Argument `view` must be "reduced" or "full", but is {given}.')
+    if model is not None and not isinstance(model, UFM):
+        raise InputError(f"Argument `model` must be a UFM, but is {shown(model)}.")
     names = sorted(FULL if view == "full" else REDUCED)
     if model is None:
         return [name for name in names if name != "label_divergence"]
@@ -121,6 +133,8 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     """Refuse a name that is not a metric of this view or of this model."""
     if callable(metric):
         return
+    if not isinstance(metric, str):
+        raise InputError(f"A metric must be a name or a function, but is {shown(metric)}.")
     if model.depth == 1 and metric in _TWO_LAYERS:
         raise InputError(f"Metric `{metric}` is about W and H and needs `depth` of at least 2.")
     if model.imbalance is not None and metric in _OF_ONE_BASIS[view]:
@@ -140,7 +154,15 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     if metric in other:
         kind = "full" if view == "reduced" else "reduced"
         raise InputError(f"Metric `{metric}` needs a {kind} state; for a {view} one: {allowed}.")
-    raise InputError(f"Unknown metric {shown(metric)}; allowed are {allowed}.")
+    raise InputError(f"Unknown metric {shown(metric)}{_nearest(metric)}; allowed are {allowed}.")
+
+
+def _nearest(name: str) -> str:
+    """The metrics that may have been meant, of either view."""
+    wanted, known = name.lower().replace("-", "_")[:80], sorted({*REDUCED, *FULL})
+    close = [n for n in known if n.startswith(wanted)] if wanted else []
+    close = close or difflib.get_close_matches(wanted, known, 3, 0.7)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
 def applies(metric: str, view: str, model: UFM) -> bool:
@@ -195,7 +217,9 @@ def rate(
         (True, True)
     """
     if flow not in ("gradient", "normalized"):
-        raise InputError(f'Argument `flow` must be "gradient" or "normalized", but is {flow!r}.')
+        raise InputError(
+            f'Argument `flow` must be "gradient" or "normalized", but is {shown(flow)}.'
+        )
     return _evaluate(metric, model, state, units, flow)
 
 
@@ -218,7 +242,7 @@ def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: s
 
 
 def spectral_distance(name: str, values: np.ndarray) -> np.ndarray:
-    """A distance from uniform (`kl`, `l2`) of the K − 1 singular values alone, whatever their vectors are.
+    """A distance from uniform, `kl` or `l2`, of the K − 1 singular values, whatever their vectors are.
 
     Leading axes batched.
     """

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.dual import MANY_CLASSES, Reading, euler_step
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.integrate import Outcome
 from hadaflow.model import CROSS_ENTROPY, UFM
 from hadaflow.orbits import DualFlow, OrbitMarch, make_flow, read_all
@@ -61,7 +61,7 @@ def choose(request: Request, start: Spectrum) -> Request:
     if foretell and request.method not in (DUAL, AUTO_METHOD):
         raise InputError(
             f'Argument `method` must be "auto" or "dual" with PredictedCollapse, but is '
-            f"{request.method!r}."
+            f"{shown(request.method)}."
         )
     if request.method == DUAL:
         return _by_dual_steps(request, request.reason)

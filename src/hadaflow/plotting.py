@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.files import write_atomically
 
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
@@ -51,7 +51,7 @@ def check_picture(path: Path) -> str:
     suffix = path.suffix.lower().lstrip(".")
     if suffix not in _PICTURES:
         raise InputError(
-            f"A picture must end in one of {', '.join(_PICTURES)}, but is {str(path)!r}."
+            f"A picture must end in one of {', '.join(_PICTURES)}, but is {shown(str(path))}."
         )
     return suffix
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis
 from hadaflow.blocks import BlockBasis, check_imbalance
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.labels import check_labels, difference_table
 from hadaflow.layers import balanced_like
 from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
@@ -73,27 +73,27 @@ class Problem:
     def _check_loss(self) -> None:
         if self.loss not in (CROSS_ENTROPY, MSE):
             raise InputError(
-                f'Argument `loss` must be "cross_entropy" or "mse", but is {self.loss!r}.'
+                f'Argument `loss` must be "cross_entropy" or "mse", but is {shown(self.loss)}.'
             )
         if self.reduction not in ("sum", "mean"):
             raise InputError(
-                f'Argument `reduction` must be "sum" or "mean", but is {self.reduction!r}.'
+                f'Argument `reduction` must be "sum" or "mean", but is {shown(self.reduction)}.'
             )
 
     def _check_labels(self) -> None:
         for name in ("label_smoothing", "temperature"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-                raise InputError(f"Argument `{name}` must be a number, but is {value!r}.")
+                raise InputError(f"Argument `{name}` must be a number, but is {shown(value)}.")
             object.__setattr__(self, name, float(value))
         if not 0 <= self.label_smoothing < 1:
             raise InputError(
                 "Argument `label_smoothing` must be from 0 to below 1, "
-                f"but is {self.label_smoothing!r}."
+                f"but is {shown(self.label_smoothing)}."
             )
         if not 0 < self.temperature < math.inf:
             raise InputError(
-                f"Argument `temperature` must be a positive number, but is {self.temperature!r}."
+                f"Argument `temperature` must be a positive number, but is {shown(self.temperature)}."
             )
         if self.label_distribution is not None:
             if self.label_smoothing:
@@ -288,7 +288,10 @@ class Problem:
         A spectrum that names its own units is read in those; else in `units`; else as scaled.
         """
         self.check_reduced_view()
-        given = start if isinstance(start, Spectrum) else spectrum(start)
+        given = start
+        if not isinstance(start, Spectrum):
+            self._refuse_matrices(start)
+            given = spectrum(start)
         if given.modes != self.modes:
             raise InputError(
                 f"Argument `start` must have {self.modes} singular values for `classes` = "
@@ -342,6 +345,21 @@ class Problem:
         """How many singular values each entry of a reduced state stands for."""
         own = self.modes_of_view.multiplicity
         return np.concatenate([[1], own]) if self.has_constant_mode else own
+
+    def _refuse_matrices(self, start: Any) -> None:
+        """A list of singular values is a reduced start; matrices say that they are a full one."""
+        if isinstance(start, Parameters):
+            raise InputError(
+                "Argument `start` must be singular values here, but is a full state: `project` it."
+            )
+        parts = start if isinstance(start, tuple | list) else [start]
+        shapes = tuple(getattr(part, "shape", None) for part in parts)
+        logits = (self.classes, self.total_samples)
+        if shapes == self.factor_shapes or (shapes == (logits,) and logits[1] != self.modes):
+            raise InputError(
+                "Argument `start` must be singular values, or a full state made with `parameters`: "
+                f"write parameters({', '.join(self.factor_names)})."
+            )
 
     def check_reduced_view(self) -> None:
         """Refuse a model that has none."""
@@ -455,6 +473,6 @@ def _check_decay(value: Any, depth: int) -> tuple[float, ...]:
         several = "" if depth == 1 else f", or {depth} of them, one for each layer"
         raise InputError(
             f"Argument `weight_decay` must be a number that is not negative{several}, "
-            f"but is {value!r}."
+            f"but is {shown(value)}."
         )
     return tuple(float(v) for v in numbers)

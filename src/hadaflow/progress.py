@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 
 Report = Callable[[str, float | None], None]
 _QUIET_SECONDS = 1.0
@@ -14,7 +14,7 @@ _QUIET_SECONDS = 1.0
 def check_progress(progress: str | Report | None) -> None:
     if progress is not None and progress != "auto" and not callable(progress):
         raise InputError(
-            f'Argument `progress` must be "auto", None or a function, but is {progress!r}.'
+            f'Argument `progress` must be "auto", None or a function, but is {shown(progress)}.'
         )
 
 

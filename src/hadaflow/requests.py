@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.closed_forms import check_times
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.model import MSE, UFM
 from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW, Parameters
@@ -147,7 +147,7 @@ def make_request(
     if points is not None:
         points = check_whole_number("points", points, least=2, most=10**6)
     if not isinstance(rtol, int | float | np.floating) or not 1e-12 <= rtol <= 1e-2:
-        raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {rtol!r}.")
+        raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {shown(rtol)}.")
     check_progress(progress)
     until = _check_until(model, until, times, log10_times)
     if isinstance(until, Collapse | PredictedCollapse) and until.tolerance * rtol < _RESOLUTION:
@@ -157,7 +157,7 @@ def make_request(
         )
     if method not in ("auto", *METHODS):
         raise InputError(
-            f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {method!r}."
+            f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {shown(method)}."
         )
     full = isinstance(start, Parameters)
     if full and isinstance(until, PredictedCollapse):
@@ -225,7 +225,7 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
     if not isinstance(until, Target):
         raise InputError(
             "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, "
-            f"but is {until!r}."
+            f"but is {shown(until)}."
         )
     if isinstance(until, Collapse | PredictedCollapse) and model.imbalance is not None:
         raise InputError(
@@ -254,10 +254,10 @@ def _check_requested_times(times: Any, log10_times: Any) -> np.ndarray | None:
     if values.ndim != 1 or values.size == 0 or not np.all((values >= -300) & (values <= 1e15)):
         raise InputError(
             "Argument `log10_times` must be a list of numbers from -300 to 1e15, "
-            f"but is {log10_times!r}."
+            f"but is {shown(log10_times)}."
         )
     if np.any(np.diff(values) <= 0):
         raise InputError(
-            f"Argument `log10_times` must be strictly increasing, but is {log10_times!r}."
+            f"Argument `log10_times` must be strictly increasing, but is {shown(log10_times)}."
         )
     return values

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 
 SCALED, RAW = "scaled", "raw"
+LARGEST = 1e290  # of a singular value: times the classes, and their sum, it still is a double
 
 
 def check_units(units: str) -> str:
     if units not in (SCALED, RAW):
-        raise InputError(f'Argument `units` must be "scaled" or "raw", but is {units!r}.')
+        raise InputError(f'Argument `units` must be "scaled" or "raw", but is {shown(units)}.')
     return units
 
 
@@ -79,12 +80,17 @@ def spectrum(
     values = _numbers("a", a)
     if values.ndim == 0 or values.size == 0:
         raise InputError(
-            f"Argument `a` must be a list of singular values, one per mode, but is {a!r}."
+            f"Argument `a` must be a list of singular values, one per mode, but is {shown(a)}."
         )
     if not np.all(np.isfinite(values)) or np.any(values < 0):
         bad = values[~(np.isfinite(values) & (values >= 0))].flat[0]
         raise InputError(
             f"Argument `a` must hold finite singular values that are not negative, but has {bad}."
+        )
+    if np.any(values > LARGEST):
+        raise InputError(
+            f"Argument `a` must hold values of at most {LARGEST:g} (sums of larger ones overflow), but "
+            f"has {values.max():g}."
         )
     tiny = np.finfo(float).tiny
     if np.any((values > 0) & (values < tiny)):
@@ -96,7 +102,7 @@ def spectrum(
     if angle is not None:
         angles = _numbers("angle", angle)
         if angles.ndim != 0 or not np.isfinite(angles):
-            raise InputError(f"Argument `angle` must be one number, but is {angle!r}.")
+            raise InputError(f"Argument `angle` must be one number, but is {shown(angle)}.")
         angles = np.broadcast_to(angles, (*values.shape[:-1], 1)).copy()
     return Spectrum(values, _differences(values, C), units, angles)
 
@@ -136,7 +142,7 @@ def circulant(values: Any, C: Any = None, units: str | None = None) -> Spectrum:
         complex_values = np.array(values, dtype=np.complex128)
     except (TypeError, ValueError):
         raise InputError(
-            f"Argument `values` must hold complex numbers, but is {values!r}."
+            f"Argument `values` must hold complex numbers, but is {shown(values)}."
         ) from None
     start = spectrum(np.abs(complex_values), C, units)
     return Spectrum(start.a, start.C, units, np.angle(complex_values))
@@ -146,7 +152,7 @@ def _numbers(name: str, values: Any) -> np.ndarray:
     try:
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"Argument `{name}` must hold numbers, but is {values!r}.") from None
+        raise InputError(f"Argument `{name}` must hold numbers, but is {shown(values)}.") from None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

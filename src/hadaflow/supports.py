@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError, check_whole_number
+from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.games import (
     RELAXED,
     ZERO,
@@ -147,7 +147,7 @@ def check_support(basis: Basis, support: Any, least: int = 0) -> tuple[int, ...]
     except (TypeError, InputError):
         raise InputError(
             f"Argument `support` must be different modes from 0 to {basis.modes - 1}"
-            f"{', at least one' * (least > 0)}, but is {support!r}."
+            f"{', at least one' * (least > 0)}, but is {shown(support)}."
         ) from None
     return tuple(sorted(modes))
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 
 
 def _positive(name: str, value: Any, least: float = 0.0) -> float:
@@ -14,7 +14,9 @@ def _positive(name: str, value: Any, least: float = 0.0) -> float:
         number = math.nan
     if not (math.isfinite(number) and number > 0 and number >= least):
         bound = f" of at least {least:g}" if least else ""
-        raise InputError(f"Argument `{name}` must be a positive number{bound}, but is {value!r}.")
+        raise InputError(
+            f"Argument `{name}` must be a positive number{bound}, but is {shown(value)}."
+        )
     return number
 
 
@@ -24,7 +26,9 @@ def _check_log10(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not -300 <= number <= 1e15:
-        raise InputError(f"Argument `log10` must be a number from -300 to 1e15, but is {value!r}.")
+        raise InputError(
+            f"Argument `log10` must be a number from -300 to 1e15, but is {shown(value)}."
+        )
     return number
 
 
@@ -148,5 +152,5 @@ def parse_target(text: str) -> Target:
         number = math.nan
     if kind not in _KINDS or math.isnan(number):
         allowed = ", ".join(f"{k}:NUMBER" for k in _KINDS)
-        raise InputError(f"Argument `until` must be one of {allowed}, but is {text!r}.")
+        raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}.")
     return _KINDS[kind](number)

@@ -18,7 +18,7 @@ from hadaflow.layers import layer_axes
 from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.model import MSE, UFM
 from hadaflow.run_files import CLOCKS, RECORD, read_run, write_run
-from hadaflow.states import RAW, Parameters, Spectrum
+from hadaflow.states import LARGEST, RAW, Parameters, Spectrum
 
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
 _LARGEST_LOG = 700.0
@@ -146,10 +146,10 @@ class Trajectory:
         layers = (slice(None),) * layer_axes(self.model.depth)
         angles = self.arrays.get("angles")
         turned = None if angles is None else angles[..., index, :]
-        if not np.all(np.isfinite(self.a[..., index, :])):
+        if not np.all(self.a[..., index, :] <= LARGEST):
             raise InputError(
-                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, beyond the "
-                "largest double: no run can start from there."
+                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, with singular "
+                f"values beyond {LARGEST:g}: no run can start from there."
             )
         return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
 
@@ -255,7 +255,8 @@ class Trajectory:
             + ("" if m.imbalance else f"(collapse: {1 / (m.classes - 1):.6g})")
         )
         kl = self.measure("kl")
-        lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}")
+        why = " (infinite where a singular value is zero)" if np.any(np.isinf(kl)) else ""
+        lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}{why}")
         return "\n".join(lines)
 
     def _end_in_words(self) -> str:
@@ -373,10 +374,14 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     return Trajectory(**read_run(path))
 
 
-def _number(value: float) -> str:
-    return "−∞" if value == -np.inf else f"{value:.8g}"
+def _number(value: float, digits: int) -> str:
+    if np.isnan(value):
+        return "undefined"
+    return f"{value:.{digits}g}".replace("-inf", "−∞").replace("inf", "∞")
 
 
 def _range(values: np.ndarray) -> str:
-    low, high = np.min(values), np.max(values)
-    return f"{low:.8g}" if low == high else f"{low:.6g} … {high:.6g}"
+    low, high = np.min(values), np.max(values)  # NaN if any is
+    if low == high or np.isnan(low):
+        return _number(low, 8)
+    return f"{_number(low, 6)} … {_number(high, 6)}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.files import write_atomically
 from hadaflow.paper.figures import FIGURES
 from hadaflow.paper.report import write_report
@@ -24,7 +24,7 @@ def check_names(names: list[str] | None) -> list[str]:
     """The figures asked for, all of them if none is named."""
     for name in names or []:
         if name not in FIGURES:
-            raise InputError(f"Unknown figure {name!r}; allowed are {', '.join(FIGURES)}.")
+            raise InputError(f"Unknown figure {shown(name)}; allowed are {', '.join(FIGURES)}.")
     return list(dict.fromkeys(names or FIGURES))
 
 
@@ -49,7 +49,7 @@ def reproduce(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"Cannot write to {str(folder)!r}: {error.strerror}.") from error
+        raise InputError(f"Cannot write to {shown(str(folder))}: {error.strerror}.") from error
     missing = [n for n in names if fresh or finished(n, folder, settings) is None]
     missing.sort(key=lambda n: -FIGURES[n].weight)
     if missing:

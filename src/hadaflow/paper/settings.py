@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,23 +32,25 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(
-                    f"Argument `{name}` must be a whole number of at least 1, but is {value!r}."
+                    f"Argument `{name}` must be a whole number of at least 1, but is {shown(value)}."
                 )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise InputError(
-                f"Argument `seed` must be a whole number of at least 0, but is {self.seed!r}."
+                f"Argument `seed` must be a whole number of at least 0, but is {shown(self.seed)}."
             )
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise InputError(
-                f"Argument `learning_rate` must be a positive number, but is {self.learning_rate!r}."
+                f"Argument `learning_rate` must be a positive number, but is {shown(self.learning_rate)}."
             )
         if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(f"Argument `scale` must be a positive number, but is {self.scale!r}.")
+            raise InputError(
+                f"Argument `scale` must be a positive number, but is {shown(self.scale)}."
+            )
 
         if self.order not in ("descending", "ascending") and not isinstance(self.order, int):
             raise InputError(
                 'Argument `order` must be "descending", "ascending" or a seed, '
-                f"but is {self.order!r}."
+                f"but is {shown(self.order)}."
             )
 
     @property

@@ -322,7 +322,7 @@ def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in pairs}) < len(pairs):
-            raise InputError(f"Cannot check {str(path)!r}: it has an entry twice.")
+            raise InputError(f"Cannot check {shown(str(path))}: it has an entry twice.")
         return dict(pairs)
 
     text = read_text_file("the certificate", path, _MOST_BYTES)
@@ -347,8 +347,8 @@ def _check_schema(document: dict[str, Any]) -> None:
         raise _other_schema(schema)
     if schema == _FIRST_SCHEMA and isinstance(metric, str) and ":" in metric:
         raise InputError(
-            f"The certificate cannot be checked: its schema is {schema!r}, which for a metric of one's "
-            f"own told nothing of the rest of its module; make it anew, as {SCHEMA!r}."
+            f"The certificate cannot be checked: its schema is {shown(schema)}, which for a metric of "
+            f"one's own told nothing of the rest of its module; make it anew, as {SCHEMA!r}."
         )
 
 

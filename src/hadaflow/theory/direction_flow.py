@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.metrics import Metric, rate
 from hadaflow.model import MSE, UFM
 
@@ -406,7 +406,7 @@ def check_field(model: UFM, norm: float) -> float:
     number = isinstance(norm, int | float | np.integer | np.floating) and not isinstance(norm, bool)
     if not number or not norm > 0:
         raise InputError(
-            f"Argument `norm` must be a positive number or inf for the limit, but is {norm!r}."
+            f"Argument `norm` must be a positive number or inf for the limit, but is {shown(norm)}."
         )
     if norm == math.inf and (model.depth != 2 or model.soft_labels or model.penalized):
         raise InputError(

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.files import check_writable, write_atomically
 from hadaflow.paper.report import PAPER, write_page
 from hadaflow.theory.claim import CERTIFIED, CLAIMS, CORRECTED, FAILS, HOLDS
@@ -20,7 +20,7 @@ def check_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"Cannot write to {str(folder)!r}: {error.strerror}.") from error
+        raise InputError(f"Cannot write to {shown(str(folder))}: {error.strerror}.") from error
     for name in ("claims.json", "claims.html"):
         check_writable(folder / name)
 

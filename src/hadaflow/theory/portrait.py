@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.files import check_writable
 from hadaflow.metrics import Metric, check_metric, measure
 from hadaflow.model import UFM
@@ -72,7 +72,7 @@ def portrait(
     if not low <= norm <= high and norm < math.inf:
         raise InputError(
             f"Argument `norm` must be from {low:g} to {high:g} for a picture at this temperature, "
-            f"or inf for the limit, but is {norm!r}."
+            f"or inf for the limit, but is {shown(norm)}."
         )
     speeds = np.abs(triangle.velocity(lattice(24))).max(axis=-1)
     if model.soft_labels and np.quantile(speeds, 0.1) < 1e-10:
@@ -111,7 +111,7 @@ def _check_fixed(
     ):
         raise InputError(
             f"Argument `fixed` must give shares of modes numbered from 1 to {modes}, "
-            f"such as {{{modes}: 0.1}}, but is {fixed!r}."
+            f"such as {{{modes}: 0.1}}, but is {shown(fixed)}."
         )
     if modes - len(fixed) != 3:
         raise InputError(
@@ -122,7 +122,7 @@ def _check_fixed(
     if not numbers or any(not v >= 0 for v in fixed.values()) or not sum(fixed.values()) < 1:
         raise InputError(
             "Argument `fixed` must have shares of at least 0 with a sum below 1, "
-            f"but has {list(fixed.values())!r}."
+            f"but has {shown(list(fixed.values()))}."
         )
     free = tuple(i for i in range(modes) if i + 1 not in fixed)
     return free, tuple((int(mode) - 1, float(share)) for mode, share in sorted(fixed.items()))

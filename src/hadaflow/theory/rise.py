@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError, check_seconds, check_whole_number
+from hadaflow.errors import InputError, check_seconds, check_whole_number, shown
 from hadaflow.metrics import Metric
 from hadaflow.model import UFM
 from hadaflow.plotting import COLORS, DASHES, canvas, house_style, write_picture
@@ -148,7 +148,8 @@ def worst_rise(
     check_progress(progress)
     if not (0 < low < high < np.inf and low >= 1e-100):
         raise InputError(
-            f"Arguments `low` and `high` must have 1e-100 ≤ low < high, but are {low!r}, {high!r}."
+            "Arguments `low` and `high` must have 1e-100 ≤ low < high, but are "
+            f"{shown(low)}, {shown(high)}."
         )
     search = _Search(quarry, np.log(low), np.log(high), check_whole_number("seed", seed, least=0))
     interrupted = False

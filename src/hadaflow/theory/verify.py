@@ -3,7 +3,7 @@
 import traceback
 from typing import Any
 
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, shown
 from hadaflow.theory import claims as _registered  # noqa: F401 (importing registers the claims)
 from hadaflow.theory.claim import CLAIMS, FAILS, Finding
 from hadaflow.workers import group, run_all
@@ -16,7 +16,7 @@ def check_ids(ids: list[str] | None) -> list[str]:
     """The claims asked for, all of them if none is named."""
     for id in ids or []:
         if id not in CLAIMS:
-            raise InputError(f"Unknown claim {id!r}; allowed are {', '.join(CLAIMS)}.")
+            raise InputError(f"Unknown claim {shown(id)}; allowed are {', '.join(CLAIMS)}.")
     return list(dict.fromkeys(ids or CLAIMS))
 
 
