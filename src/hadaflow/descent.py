@@ -22,14 +22,13 @@ from hadaflow.layers import differences, layer_axes, layer_values, others
 from hadaflow.model import MSE, UFM
 from hadaflow.phases import times
 from hadaflow.precision import double_precision, float64
-from hadaflow.progress import Progress, Report, check_progress
+from hadaflow.progress import Pace, Progress, Report, check_progress
 from hadaflow.states import RAW, Parameters, Spectrum
 from hadaflow.trajectory import Trajectory
 
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
 # last axis: for small matrices that is several times faster than batched matrix products.
 _UNROLLED_TERMS = 64
-_CHUNK_SECONDS = 0.25
 
 
 def descend(
@@ -331,7 +330,7 @@ def _iterate(system, heavy, x, velocity, count, learning_rate, momentum):
 
 def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
     """States at the start and at the kept iterations, how many of those, and whether interrupted."""
-    states, done, interrupted, at, chunk = [x0], 0, False, 0, 1000
+    states, done, interrupted, at, pace = [x0], 0, False, 0, Pace(10**7)
     with double_precision(), Progress(progress, "descend") as bar:
         x = tuple(jnp.asarray(f) for f in x0)
         velocity = tuple(jnp.zeros_like(f) for f in x)
@@ -339,15 +338,13 @@ def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
         try:
             for goal in kept:
                 while at < goal:
-                    count = min(chunk, int(goal) - at)
+                    count = min(pace.steps, int(goal) - at)
                     began = time.perf_counter()
                     x, velocity = jax.block_until_ready(
                         _iterate(system, heavy, x, velocity, count, learning_rate, momentum)
                     )
                     at += count
-                    if count == chunk:
-                        seconds = time.perf_counter() - began
-                        chunk = int(np.clip(chunk * _CHUNK_SECONDS / seconds, 100, 10**7))
+                    pace.took(count, time.perf_counter() - began)
                     bar.report(f"iteration {at}", at / int(kept[-1]))
                 states.append(tuple(np.asarray(f) for f in x))
                 done += 1

@@ -1,5 +1,8 @@
 """The one exception for input that cannot be used."""
 
+import os
+import sys
+
 
 class InputError(ValueError):
     """An argument is not allowed; the message names it, what was given and what is allowed.
@@ -23,3 +26,17 @@ def check_seconds(seconds: object) -> None:
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not (number and seconds > 0):  # pyright: ignore
         raise InputError(f"Argument `seconds` must be a positive number, but is {seconds!r}.")
+
+
+def no_device(error: Exception) -> str | None:
+    """What to say where JAX has nothing to compute on, which it tells in many ways; else None."""
+    devices = getattr(sys.modules.get("jax"), "devices", None)
+    if devices is None or isinstance(error, InputError):
+        return None
+    try:
+        devices()
+    except Exception as reason:
+        said = " ".join(str(reason).split())[:200] or "there is no such device"
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        return f"JAX has no device to compute on with JAX_PLATFORMS={asked!r}: {said.rstrip('.')}."
+    return None

@@ -9,6 +9,7 @@ from hadaflow.errors import InputError
 
 Report = Callable[[str, float | None], None]
 _QUIET_SECONDS = 1.0
+_PACE_SECONDS = 0.25
 
 
 def check_progress(progress: str | Report | None) -> None:
@@ -16,6 +17,22 @@ def check_progress(progress: str | Report | None) -> None:
         raise InputError(
             f'Argument `progress` must be "auto", None or a function, but is {progress!r}.'
         )
+
+
+class Pace:
+    """How many steps to take at once, so that Python has a word a few times a second.
+
+    Begins with one, since nobody knows how long it takes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.steps, self._most = 1, most
+
+    def took(self, steps: int, seconds: float) -> None:
+        """Learn from so many steps; the first ones, which are compiled, only seem slow."""
+        if steps == self.steps:
+            wanted = steps * _PACE_SECONDS / max(seconds, 1e-9)
+            self.steps = int(min(max(wanted, 1), 10 * steps, self._most))
 
 
 class Progress:

@@ -83,6 +83,12 @@ def finished(name: str, folder: Path, settings: Settings) -> dict[str, Any] | No
     return record
 
 
+def failed_checks(record: dict[str, Any]) -> list[str]:
+    """What a figure's numbers should say and do not, each with the number."""
+    checks = record["checks"]
+    return [f"{c['statement']} ({c['value']:.6g})" for c in checks if not c["holds"]]
+
+
 def _version() -> str:
     return package_versions()["hadaflow"]
 
