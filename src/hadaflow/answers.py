@@ -110,7 +110,7 @@ def finish(
     if short and names:
         complain("interrupted; the metrics of so large a model are left to `hadaflow show`")
     statuses = {run.status, *run.diagnostics.get("statuses", [])}
-    if "interrupted" in statuses:
+    if "interrupted" in statuses or asked():
         raise typer.Exit(exit_code())
     if "failed" in statuses:
         raise typer.Exit(1)

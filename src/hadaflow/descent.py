@@ -18,6 +18,7 @@ from jax import lax
 from hadaflow.closed_forms import fixed_point
 from hadaflow.errors import InputError, check_whole_number
 from hadaflow.initial import compress
+from hadaflow.interruption import held_back
 from hadaflow.layers import differences, layer_axes, layer_values, others
 from hadaflow.model import MSE, UFM
 from hadaflow.phases import times
@@ -364,16 +365,17 @@ def _descend_matrices(
     # Runs of the batch on the last axis inside the loop, on the first ones outside.
     x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
     states, done, interrupted = run(MatrixDescent(narrow), x0)
-    times_first = [
-        np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
-        for f in zip(*states, strict=True)
-    ]
-    wide = expand(Parameters(tuple(times_first))).factors
-    arrays = {}
-    for name, values, first in zip(model.factor_names, wide, start.factors, strict=True):
-        arrays[name] = np.array(np.moveaxis(values, 0, len(batch)))
-        arrays[name][..., 0, :, :] = first  # not rotated there and back
-    return arrays, done, interrupted
+    with held_back():
+        times_first = [
+            np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
+            for f in zip(*states, strict=True)
+        ]
+        wide = expand(Parameters(tuple(times_first))).factors
+        arrays = {}
+        for name, values, first in zip(model.factor_names, wide, start.factors, strict=True):
+            arrays[name] = np.array(np.moveaxis(values, 0, len(batch)))
+            arrays[name][..., 0, :, :] = first  # not rotated there and back
+        return arrays, done, interrupted
 
 
 def _descend_spectrum(

@@ -74,7 +74,7 @@ class Drafts:
                 os.replace(draft, path.resolve())
 
     def __exit__(self, *_: object) -> None:
-        for _, draft, descriptor in self._drafts:
+        for _path, draft, descriptor in self._drafts:
             with contextlib.suppress(OSError):  # published, or the folder is gone
                 draft.unlink()
             os.close(descriptor)

@@ -24,7 +24,7 @@ from hadaflow.arguments import (
     with_model,
 )
 from hadaflow.errors import InputError
-from hadaflow.interruption import exit_code, held_back
+from hadaflow.interruption import asked, exit_code, held_back
 
 
 class Seek(StrEnum):
@@ -77,7 +77,7 @@ def hunt_command(
         with held_back():
             found.certificate.save(out)
     _tell(found, as_json, out if found.certified else None)
-    if found.interrupted:
+    if found.interrupted or asked():
         raise typer.Exit(exit_code())
 
 
@@ -204,7 +204,7 @@ def rise_command(
     if picture is not None:
         found.plot(picture)
     _tell(found, as_json, out, picture)
-    if found.interrupted:
+    if found.interrupted or asked():
         raise typer.Exit(exit_code())
 
 
@@ -246,7 +246,7 @@ def atlas_command(
     else:
         say(found.table())
         say(f"wrote {out}")
-    if found.interrupted:
+    if found.interrupted or asked():
         raise typer.Exit(exit_code())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hadaflow.errors import InputError
+from hadaflow.interruption import answer_held_back
 
 Report = Callable[[str, float | None], None]
 _QUIET_SECONDS = 1.0
@@ -51,6 +52,7 @@ class Progress:
         self._task: Any = None
 
     def __enter__(self) -> "Progress":
+        answer_held_back()
         return self
 
     def report(self, text: str, fraction: float | None = None) -> None:

@@ -87,7 +87,7 @@ def _share_out(
             elif kind == "failed":
                 raise message[0]
             else:
-                bars.update(*message, "done", 1.0)
+                bars.update(str(worker.label), "done", 1.0)
                 worker.label = None
 
 
@@ -199,7 +199,7 @@ def _work_through(
 
         report("begun")
         pipe.send(("result", name, work(name, *arguments, report)))
-    pipe.send(("done", label))
+    pipe.send(("done",))
 
 
 def _sendable(error: Exception) -> Exception:
