@@ -33,14 +33,38 @@ MODEL_OPTIONS = {
     "--labels": ("labels.txt",), "--temperature": ("0.5", "1"), "--weight-decay": ("0", "0.1,0.1"),
     "--imbalance": ("2x2,2x1", "3x1"),
 }  # fmt: skip
-METRICS = ("kl", "l2", "reverse_kl", "margin", "loss", "log_energy", "residual", "alignment_w", "nc1")
+METRICS = (
+    "kl",
+    "l2",
+    "reverse_kl",
+    "margin",
+    "loss",
+    "log_energy",
+    "residual",
+    "alignment_w",
+    "nc1",
+)
 UNTIL = (
     "time:1", "time:1e6", "log10time:300", "log10time:-5", "collapse:1e-3", "collapse:1e-6", "norm:20",
     "norm:1e5", "path:3", "steady:1e-6", "predicted-collapse", "predicted-collapse:0.01", "time:1e-300",
     "norm:1e-300", "path:1e-12", "collapse:0.9", "soon", "time", "time:",
 )  # fmt: skip
 STARTS = ("uniform:0.1:1:0", "uniform:0:1:3", "uniform:0:0:1", "uniform:1e-12:5:2")
-VALUES = ("1", "0.5", "0.1", "0.001", "0", "2", "10", "1e-12", "1e-300", "1e5", "1e200", ".3", "1e-5")
+VALUES = (
+    "1",
+    "0.5",
+    "0.1",
+    "0.001",
+    "0",
+    "2",
+    "10",
+    "1e-12",
+    "1e-300",
+    "1e5",
+    "1e200",
+    ".3",
+    "1e-5",
+)
 
 
 class Writer:
@@ -80,15 +104,17 @@ class Writer:
         if self.often(0.04):
             return ",".join(f"{self.one(VALUES)}+{self.one(VALUES)}j" for _ in range(modes))
         wanted = modes if self.often(0.95) else modes + int(self.rng.integers(-1, 2))
-        return ",".join(self.value(VALUES) if self.often(0.3) else self.one(VALUES) for _ in range(wanted))
+        return ",".join(
+            self.value(VALUES) if self.often(0.3) else self.one(VALUES) for _ in range(wanted)
+        )
 
     def solve(self):
         model, modes = self.model()
         table = {
             "--until": UNTIL, "--units": ("raw", "scaled"), "--metric": METRICS,
             "--rtol": ("1e-6", "1e-8", "1e-4"), "--points": ("2", "20", "300"),
-            "--method": ("auto", "tsit5", "dual"), "--out": ("run.nc",), "--unbalanced": ("0", "1", "0,1,2"),
-            "--log10-times": ("0,3", "-2,1,40", "3,2"), "--estimate": None,
+            "--method": ("auto", "tsit5", "dual"), "--out": ("run.nc",), "--estimate": None,
+            "--unbalanced": ("0", "1", "0,1,2"), "--log10-times": ("0,3", "-2,1,40", "3,2"),
         }  # fmt: skip
         return ["solve", *model, "--start", self.start(modes), *self.options(table, 0.2)]
 
@@ -101,15 +127,29 @@ class Writer:
             "--points": ("3", "50"), "--metric": METRICS, "--units": ("raw", "scaled"),
             "--out": ("run.nc",), "--unbalanced": ("0.1",),
         }  # fmt: skip
-        bounded = ["--steps", self.value(("1", "20", "300")), "--seeds", self.value(("1", "2", "3"))]
+        bounded = [
+            "--steps",
+            self.value(("1", "20", "300")),
+            "--seeds",
+            self.value(("1", "2", "3")),
+        ]
         if self.often(0.1):
             bounded += ["--start", self.start(modes)]
         return ["train", *model, *bounded, *self.options(table)]
 
     def file(self):
         command = self.one(("show", "plot", "certify"))
-        names = ("good.nc", "batch.nc", "damaged.nc", "words.txt", "certificate.json", "forged.json")
-        table = {"--metric": METRICS} if command == "show" else {"--out": ("p.png", "p.pdf", "p.docx")}
+        names = (
+            "good.nc",
+            "batch.nc",
+            "damaged.nc",
+            "words.txt",
+            "certificate.json",
+            "forged.json",
+        )
+        table = (
+            {"--metric": METRICS} if command == "show" else {"--out": ("p.png", "p.pdf", "p.docx")}
+        )
         if command == "certify":
             table = {"--seconds": ("5", "1e-300"), "--allow-import": None}
         return [command, self.value(names), *self.options(table, 0.3)]
@@ -117,9 +157,16 @@ class Writer:
     def lab(self):
         model, _ = self.model()
         command = self.one(("hunt", "rise", "atlas", "portrait", "certify"))
-        bounded = ["--seconds", self.value(("1", "1e-300", "2")), "--starts", self.value(("64", "100"))]
+        bounded = [
+            "--seconds",
+            self.value(("1", "1e-300", "2")),
+            "--starts",
+            self.value(("64", "100")),
+        ]
         own = self.options({"--seed": ("0", "3"), "--unbalanced": ("0", "1")}, 0.1)
-        metric = [self.value((*METRICS, "kl", "l2", "own:largest", "own:missing", "sys:exit", "os:"))]
+        metric = [
+            self.value((*METRICS, "kl", "l2", "own:largest", "own:missing", "sys:exit", "os:"))
+        ]
         if command == "portrait":
             table = {
                 "--norm": ("1", "inf", "1e-3"), "--metric": METRICS, "--fix": ("1:0.2", "9:2"),
@@ -133,10 +180,21 @@ class Writer:
 
     def paper(self):
         if self.often(0.5):
-            return ["verify", self.value(("no-such-claim", "l2-counterexample")), *self.options({"--out": (".",)})]
+            return [
+                "verify",
+                self.value(("no-such-claim", "l2-counterexample")),
+                *self.options({"--out": (".",)}),
+            ]
         # At least one argument that no figure can be drawn with: drawing takes minutes.
-        bad = self.one(("--seeds=0", "--steps=-1", "--lr=nan", "--order=²", "--classes=1", "--scale=-1"))
-        table = {"--order": ("ascending", "3"), "--width": ("4",), "--seed": ("1",), "--quick": None}
+        bad = self.one(
+            ("--seeds=0", "--steps=-1", "--lr=nan", "--order=²", "--classes=1", "--scale=-1")
+        )
+        table = {
+            "--order": ("ascending", "3"),
+            "--width": ("4",),
+            "--seed": ("1",),
+            "--quick": None,
+        }
         return ["reproduce", self.value(("k4", "figure-99")), bad, *self.options(table, 0.2)]
 
     def nonsense(self):

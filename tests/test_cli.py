@@ -136,7 +136,7 @@ def test_diverging_training_is_still_one_document(hadaflow):
         "train", "--classes", 4, "--steps", 1000, "--lr", 10, "--loss", "mse", "--scale", 1,
         "--seeds", 2, "--json",
     )  # fmt: skip
-    assert code == 0 and err == "" and strict_json(out)["status"] == "failed"
+    assert code == 1 and err == "" and strict_json(out)["status"] == "failed"
 
 
 def test_negative_log10_times(hadaflow):

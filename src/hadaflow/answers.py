@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hadaflow.errors import visible
+from hadaflow.errors import InputError, printable, visible
+from hadaflow.interruption import asked, exit_code, held_back
 
 if TYPE_CHECKING:
     from hadaflow.trajectory import Trajectory
+
+    Document = Callable[[Trajectory, list[str]], dict[str, Any]]
+
+_PATIENCE = 3e8  # multiplications of one product of all states, a second or two of decompositions
 
 
 def strict(value: Any) -> Any:
@@ -78,25 +87,80 @@ def train_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
     }
 
 
-def finish(run: Trajectory, document: dict[str, Any], out: Path | None, as_json: bool) -> None:
+def finish(
+    run: Trajectory, describe: Document, names: list[str], out: Path | None, as_json: bool
+) -> None:
+    """Save a run, say it with the metrics asked for, and exit with what its status means."""
     if out is not None:
-        run.save(out)
+        with held_back():
+            run.save(out)
+    short = asked() and _long_to_measure(run)
+    document = describe(run, [] if short else names)
     if as_json:
         say(json.dumps(strict(document), allow_nan=False))
+    elif short:
+        say(f"hadaflow trajectory · {run.status}\n  {run.message}")
     else:
         say(run.summary())
         for name, values in document["metrics"].items():
             shown = values["mean"] if isinstance(values, dict) else values
             say(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}")
-        if out is not None:
-            say(f"wrote {out}")
-    if run.status == "interrupted":
-        raise typer.Exit(130)
+    if out is not None and not as_json:
+        say(f"wrote {out}")
+    if short and names:
+        complain("interrupted; the metrics of so large a model are left to `hadaflow show`")
+    statuses = {run.status, *run.diagnostics.get("statuses", [])}
+    if "interrupted" in statuses or asked():
+        raise typer.Exit(exit_code())
+    if "failed" in statuses:
+        raise typer.Exit(1)
+
+
+def _long_to_measure(run: Trajectory) -> bool:
+    """Would metrics take many seconds? Those of matrices rest on singular value decompositions."""
+    states = next(iter(run.arrays.values())).shape[:-2]
+    return run.view == "full" and math.prod(states) * run.model.classes**3 > _PATIENCE
+
+
+# --- standard streams ----------------------------------------------------------------------------
 
 
 def say(text: str) -> None:
     """A line on standard output, at once; text from files is shown, never obeyed."""
-    print(visible(text), flush=True)
+    try:
+        print(visible(text), flush=True)
+    except BrokenPipeError:  # nobody reads on
+        raise
+    except OSError as error:
+        raise InputError(f"Cannot write to standard output: {error.strerror}.") from error
+
+
+def complain(text: str, most: int = 1000) -> None:
+    """One line on standard error, if anybody listens."""
+    with contextlib.suppress(OSError):
+        print(f"hadaflow: {printable(text, most)}", file=sys.stderr, flush=True)
+
+
+def drop_output() -> None:
+    """What could not be written to standard output is not tried again when the process ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def replace_closed_streams() -> None:
+    """Streams that the caller has closed lead nowhere; the next file opened must not take their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))
+
+
+# --- claims --------------------------------------------------------------------------------------
 
 
 def claim_lines(record: dict[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Many starts at once: small ones side by side in lanes, the others one by one on every core."""
 
 import dataclasses
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -78,10 +79,19 @@ def _in_lanes(request: Request, a: np.ndarray, progress: Progress) -> Ends:
 def _one_by_one(
     request: Request, start: Spectrum, index: np.ndarray, alone: Alone, progress: Progress
 ) -> list[Trajectory]:
-    """Runs on every core; after Ctrl-C, those that have begun are finished and the rest is left."""
+    """Runs on every core; after Ctrl-C, those that have begun end where they are."""
     rows = [start.row(i) for i in index]
+    stopped = threading.Event()
+
+    def look(
+        *_: Any,
+    ) -> None:  # Ctrl-C is heard by the main thread alone; a run asks after every chunk
+        if stopped.is_set():
+            raise KeyboardInterrupt
+
+    watched = dataclasses.replace(request, progress=look)
     with ThreadPoolExecutor(cores()) as pool:
-        jobs = [pool.submit(lambda r: alone(choose(request, r), r), row) for row in rows]
+        jobs = [pool.submit(lambda r: alone(choose(watched, r), r), row) for row in rows]
         try:
             pending = set(jobs)
             while pending:
@@ -89,6 +99,7 @@ def _one_by_one(
                 done = len(jobs) - len(pending)
                 progress.report(f"{done} of {len(jobs)} long runs", done / len(jobs))
         except KeyboardInterrupt:
+            stopped.set()
             for job in jobs:
                 job.cancel()
     return [

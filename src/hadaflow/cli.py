@@ -3,10 +3,14 @@
 JAX and the rest are imported inside the commands, so that `--help` is instant.
 """
 
+import contextlib
 import dataclasses
+import errno
 import json
+import logging
 import math
 import os
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,7 +18,17 @@ from typing import Annotated, Any
 
 import typer
 
-from hadaflow.answers import claim_lines, finish, say, solve_document, strict, train_document
+from hadaflow.answers import (
+    claim_lines,
+    complain,
+    drop_output,
+    finish,
+    replace_closed_streams,
+    say,
+    solve_document,
+    strict,
+    train_document,
+)
 from hadaflow.arguments import (
     Classes,
     Decay,
@@ -40,7 +54,8 @@ from hadaflow.arguments import (
     train_start,
     with_model,
 )  # fmt: skip
-from hadaflow.errors import InputError, printable, shown
+from hadaflow.errors import InputError, no_device, printable, shown
+from hadaflow.interruption import asked, exit_code, held_back, listening, stop_listening
 from hadaflow.lab_commands import register
 
 app = typer.Typer(
@@ -139,7 +154,7 @@ def solve_command(
         return
     run = solve(model, values, **asked, progress=None if as_json else "auto")
     run.settings.update(start=start, seed=seed)
-    finish(run, solve_document(run, metric or []), out, as_json)
+    finish(run, solve_document, metric or [], out, as_json)
 
 
 @app.command("train")
@@ -208,7 +223,7 @@ def train_command(
         progress=None if as_json else "auto",
     )  # fmt: skip
     run.settings.update(init=init.value, scale=chosen, seed=seed, seeds=seeds, start=start)
-    finish(run, train_document(run, names), out, as_json)
+    finish(run, train_document, names, out, as_json)
 
 
 @app.command("show")
@@ -225,7 +240,7 @@ def show_command(
     for name in metric or []:
         check_metric(name, run.view, run.model)
     document = train_document if run.iterations is not None else solve_document
-    finish(run, document(run, metric or []), None, as_json)
+    finish(run, document, metric or [], None, as_json)
 
 
 @app.command("plot")
@@ -276,7 +291,8 @@ def reproduce_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Draw the paper's figures, with their data and a report page."""
-    from hadaflow.paper.reproduce import check_names, reproduce
+    from hadaflow.paper.figures import FIGURES
+    from hadaflow.paper.reproduce import check_names, failed_checks, reproduce
     from hadaflow.paper.settings import Settings
 
     names = check_names(figures)
@@ -284,17 +300,26 @@ def reproduce_command(
         seeds=seeds, seed=seed, steps=steps, learning_rate=lr, reduction=reduction.value, quick=quick,
         order=int(order) if order.isdigit() else order, classes=classes, width=width, scale=scale,
     )  # fmt: skip
-    records = reproduce(names, out, settings, fresh=fresh, progress=not as_json)
+    try:
+        records = reproduce(names, out, settings, fresh=fresh, progress=not as_json)
+    except KeyboardInterrupt:
+        complain("interrupted; finished figures are kept, and the next run continues with the rest")
+        raise typer.Exit(exit_code()) from None
+    failed = {r["name"]: failed_checks(r) for r in records}
     if as_json:
         say(json.dumps(strict({"report": str(out / "report.html"), "figures": records})))
-        return
-    for record in records:
-        failed = [c["statement"] for c in record["checks"] if not c["holds"]]
-        verdict = (
-            f"FAILS: {'; '.join(failed)}" if failed else f"{len(record['checks'])} checks hold"
-        )
-        say(f"{record['name']:<18} {record['seconds']:6.1f} s  {verdict}")
-    say(f"report: {out / 'report.html'}")
+    else:
+        for record in records:
+            wrong = failed[record["name"]]
+            verdict = (
+                f"FAILS: {'; '.join(wrong)}" if wrong else f"{len(record['checks'])} checks hold"
+            )
+            say(f"{record['name']:<18} {record['seconds']:6.1f} s  {verdict}")
+        say(f"report: {out / 'report.html'}")
+    broken = [f"{n}: {c}" for n in names if FIGURES[n].as_in_paper(settings) for c in failed[n]]
+    if broken:
+        complain(f"checks fail at the settings of the paper: {'; '.join(broken)}")
+        raise typer.Exit(1)
 
 
 @app.command("verify")
@@ -314,6 +339,10 @@ def verify_command(
         check_folder(out)
     found, interrupted = verify(ids, progress=not as_json)
     records = strict(found)
+    page = None
+    if out is not None and records:
+        with held_back():
+            page = write_claims(out, records)
     if as_json:
         say(json.dumps(records, allow_nan=False))
     else:
@@ -321,17 +350,13 @@ def verify_command(
             say("\n".join(claim_lines(record)))
         count = Counter(record["status"] for record in records)
         say("; ".join(f"{number} {status}" for status, number in count.most_common()))
-    if out is not None and records:
-        page = write_claims(out, records)
-        if not as_json:
+        if page is not None:
             say(f"page: {page}")
     if interrupted:
-        print(
-            "hadaflow: interrupted; the claims above are those that were finished", file=sys.stderr
-        )
-        raise typer.Exit(130)
+        complain("interrupted; the claims above are those that were finished")
+        raise typer.Exit(exit_code())
     if wrong := unexpected(records):
-        print(f"hadaflow: not as expected: {'; '.join(wrong)}", file=sys.stderr)
+        complain(f"not as expected: {'; '.join(wrong)}")
         raise typer.Exit(1)
 
 
@@ -339,25 +364,65 @@ register(app)
 
 # Typer brings its own copy of click, or uses the installed one, depending on its version.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EIO)
+_READER_GONE = 128 + 13  # what the shell says of a program that SIGPIPE ended
 
 
 def main() -> None:
     """Entry point: input errors are one line on stderr and exit code 2, without a traceback."""
+    with listening():
+        code = _answer()
+    sys.exit(code)
+
+
+def _answer() -> int:
+    """Carry out what the command line asks for; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that knows only ASCII still gets an answer
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore
+    # Notices about matplotlib's folders and fonts are not for those who asked for a picture.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-        sys.stdout.flush()
+        return _carry_out(sys.argv[1:] or ["--help"])
+    except BrokenPipeError:
+        drop_output()
+        return _READER_GONE
     except (InputError, _CommandLineError, OSError) as error:
-        own = isinstance(error, InputError | OSError)
-        text = str(error) if own else error.format_message()  # pyright: ignore
-        print(f"hadaflow: {printable(text, 1000 if own else 300)}", file=sys.stderr)
-        code = 2
+        complain(_in_words(error))
+        drop_output()
+        return 2
     except (KeyboardInterrupt, typer.Abort):
-        print("hadaflow: interrupted", file=sys.stderr)
-        code = 130
-    sys.exit(code or 0)
+        complain("interrupted")
+        return exit_code()
+    except Exception as error:
+        if asked():  # an interruption that something in between has made into another error
+            complain("interrupted")
+            return exit_code()
+        if (told := no_device(error)) is None:
+            raise
+        complain(told)
+        return 2
+
+
+def _in_words(error: Any) -> str:
+    if isinstance(error, _CommandLineError):
+        return printable(error.format_message(), 300)  # pyright: ignore
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        return f"Cannot write to standard output: {error.strerror}."
+    return str(error)
+
+
+def _carry_out(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("hadaflow", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    return 0
 
 
 def run() -> None:
@@ -365,11 +430,16 @@ def run() -> None:
 
     JAX's threads, torn down with the interpreter after an interruption, can crash it.
     """
-    try:
-        main()
-    except SystemExit as end:
-        if "jax" not in sys.modules or not isinstance(end.code, int):
-            raise
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(end.code)
+    replace_closed_streams()
+    folder = os.environ.get("MPLCONFIGDIR")
+    with listening():
+        code = _answer()
+        stop_listening()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        if (made := os.environ.get("MPLCONFIGDIR")) not in (None, folder):
+            shutil.rmtree(str(made), ignore_errors=True)  # matplotlib's, had it been asked
+        if "jax" in sys.modules:
+            os._exit(code)
+        sys.exit(code)

@@ -18,18 +18,18 @@ from jax import lax
 from hadaflow.closed_forms import fixed_point
 from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.initial import compress
+from hadaflow.interruption import held_back
 from hadaflow.layers import differences, layer_axes, layer_values, others
 from hadaflow.model import MSE, UFM
 from hadaflow.phases import times
 from hadaflow.precision import double_precision, float64
-from hadaflow.progress import Progress, Report, check_progress
+from hadaflow.progress import Pace, Progress, Report, check_progress
 from hadaflow.states import RAW, Parameters, Spectrum
 from hadaflow.trajectory import Trajectory
 
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
 # last axis: for small matrices that is several times faster than batched matrix products.
 _UNROLLED_TERMS = 64
-_CHUNK_SECONDS = 0.25
 
 
 def descend(
@@ -333,7 +333,7 @@ def _iterate(system, heavy, x, velocity, count, learning_rate, momentum):
 
 def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
     """States at the start and at the kept iterations, how many of those, and whether interrupted."""
-    states, done, interrupted, at, chunk = [x0], 0, False, 0, 1000
+    states, done, interrupted, at, pace = [x0], 0, False, 0, Pace(10**7)
     with double_precision(), Progress(progress, "descend") as bar:
         x = tuple(jnp.asarray(f) for f in x0)
         velocity = tuple(jnp.zeros_like(f) for f in x)
@@ -341,15 +341,13 @@ def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
         try:
             for goal in kept:
                 while at < goal:
-                    count = min(chunk, int(goal) - at)
+                    count = min(pace.steps, int(goal) - at)
                     began = time.perf_counter()
                     x, velocity = jax.block_until_ready(
                         _iterate(system, heavy, x, velocity, count, learning_rate, momentum)
                     )
                     at += count
-                    if count == chunk:
-                        seconds = time.perf_counter() - began
-                        chunk = int(np.clip(chunk * _CHUNK_SECONDS / seconds, 100, 10**7))
+                    pace.took(count, time.perf_counter() - began)
                     bar.report(f"iteration {at}", at / int(kept[-1]))
                 states.append(tuple(np.asarray(f) for f in x))
                 done += 1
@@ -369,16 +367,17 @@ def _descend_matrices(
     # Runs of the batch on the last axis inside the loop, on the first ones outside.
     x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
     states, done, interrupted = run(MatrixDescent(narrow), x0)
-    times_first = [
-        np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
-        for f in zip(*states, strict=True)
-    ]
-    wide = expand(Parameters(tuple(times_first))).factors
-    arrays = {}
-    for name, values, first in zip(model.factor_names, wide, start.factors, strict=True):
-        arrays[name] = np.array(np.moveaxis(values, 0, len(batch)))
-        arrays[name][..., 0, :, :] = first  # not rotated there and back
-    return arrays, done, interrupted
+    with held_back():
+        times_first = [
+            np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
+            for f in zip(*states, strict=True)
+        ]
+        wide = expand(Parameters(tuple(times_first))).factors
+        arrays = {}
+        for name, values, first in zip(model.factor_names, wide, start.factors, strict=True):
+            arrays[name] = np.array(np.moveaxis(values, 0, len(batch)))
+            arrays[name][..., 0, :, :] = first  # not rotated there and back
+        return arrays, done, interrupted
 
 
 def _descend_spectrum(
@@ -407,13 +406,17 @@ def _descend_spectrum(
     with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
         product = np.prod(layers, axis=0)
         if phases:
-            angles, product, layers = np.angle(product), np.abs(product), [np.abs(x) for x in layers]
+            angles, product, layers = (
+                np.angle(product),
+                np.abs(product),
+                [np.abs(x) for x in layers],
+            )
         C = differences(np.stack(layers))
     first = (..., 0, *(slice(None),) * layer_axes(model.depth))
     product[..., 0, :], C[first] = raw_a, raw_C
-    shown, shown_C = (1.0, 1.0) if units == RAW else (scale, difference_scale)
+    unit, unit_C = (1.0, 1.0) if units == RAW else (scale, difference_scale)
     with np.errstate(divide="ignore", invalid="ignore"):
-        arrays = {"log_a": np.log(product / shown), "C": C / shown_C}
+        arrays = {"log_a": np.log(product / unit), "C": C / unit_C}
     if angles is not None:
         angles[..., 0, :] = start.angles
         arrays["angles"] = angles

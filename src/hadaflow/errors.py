@@ -2,7 +2,9 @@
 
 import contextlib
 import math
+import os
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 
@@ -81,7 +83,8 @@ def failures_told(sentence: Callable[[str], str]) -> Iterator[None]:
     except BaseException as error:
         if type(error) is KeyboardInterrupt:
             raise
-        raise InputError(sentence(reason_of(error))) from None
+        told = no_device(error) if isinstance(error, Exception) else None
+        raise InputError(told or sentence(reason_of(error))) from None
 
 
 def reason_of(error: BaseException) -> str:
@@ -112,3 +115,17 @@ def check_seconds(seconds: object) -> float:
     if not length > 0:
         raise InputError(f"Argument `seconds` must be a positive number, but is {shown(seconds)}.")
     return length
+
+
+def no_device(error: Exception) -> str | None:
+    """What to say where JAX has nothing to compute on, which it tells in many ways; else None."""
+    devices = getattr(sys.modules.get("jax"), "devices", None)
+    if devices is None or isinstance(error, InputError):
+        return None
+    try:
+        devices()
+    except Exception as reason:
+        said = " ".join(str(reason).split())[:200] or "there is no such device"
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        return f"JAX has no device to compute on with JAX_PLATFORMS={asked!r}: {said.rstrip('.')}."
+    return None

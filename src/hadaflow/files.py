@@ -1,12 +1,23 @@
 """Files that are written whole or not at all, and read only if they are files of ordinary size."""
 
+import contextlib
 import os
+import re
 import stat
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hadaflow.errors import InputError, shown
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: nothing is ever taken for stale there
+    fcntl = None
+
+_MARK = ".hadaflow-"
+_DRAFT = re.compile(r"\..+\.hadaflow-[a-z0-9_]{8}", re.DOTALL)
 
 
 def read_text_file(what: str, path: str | os.PathLike[str], most_bytes: int) -> str:
@@ -81,21 +92,113 @@ def check_writable(path: Path) -> None:
     raise InputError(f"Cannot write {_name(path)}: {reason}.")
 
 
-def write_atomically(path: Path, write: Any) -> None:
-    """Call `write(temporary path)` beside `path`, then rename: never a half-written file."""
-    check_writable(path)
-    path = path.resolve()  # a link stays a link; what it points to is replaced
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"Cannot write {_name(path)}: {error.strerror}.") from error
-    os.close(descriptor)
-    try:
-        write(temporary)
+class Drafts:
+    """Files written beside their targets under names of their own, until `publish` renames them all.
+
+    A draft is locked for as long as its writer lives. One that can be locked was left by a process that
+    was killed: whoever writes into the same folder next removes it.
+    """
+
+    def __init__(self) -> None:
+        self._drafts: list[tuple[Path, Path, int]] = []
+
+    def __enter__(self) -> "Drafts":
+        return self
+
+    def write(self, path: Path, write: Callable[[str], Any]) -> Path:
+        """Call `write(name of the draft)` for what is to become `path`; returns the draft."""
+        check_writable(path)
+        with _naming(path):
+            folder = path.resolve().parent  # a link stays a link; what it points to is replaced
+            remove_stale(folder)
+            draft, descriptor = _locked_draft(folder, path.resolve().name)
+            self._drafts.append((path, draft, descriptor))
+            write(str(draft))
+        return draft
+
+    def publish(self) -> None:
+        """Every draft under its own name, in the order of writing."""
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private
-        os.replace(temporary, path)
+        for path, draft, _ in self._drafts:
+            with _naming(path):
+                os.chmod(draft, 0o666 & ~umask)  # drafts are made private
+                os.replace(draft, path.resolve())
+
+    def __exit__(self, *_: object) -> None:
+        for _path, draft, descriptor in self._drafts:
+            with contextlib.suppress(OSError):  # published, or the folder is gone
+                draft.unlink()
+            os.close(descriptor)
+
+
+def write_atomically(path: Path, write: Callable[[str], Any]) -> None:
+    """Call `write(temporary path)` beside `path`, then rename: never a half-written file."""
+    with Drafts() as drafts:
+        drafts.write(path, write)
+        drafts.publish()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """While it lasts, no other process is here: for files that must change together."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that cannot be opened cannot be locked, and may still be written to
+        yield
+        return
+    try:
+        _lock(descriptor, wait=True)
+        yield
     finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+        os.close(descriptor)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove the drafts in `folder` whose writers are dead; those of a living process stay."""
+    with contextlib.suppress(OSError):  # what cannot be looked at cannot be cleaned
+        for name in os.listdir(folder):
+            if _DRAFT.fullmatch(name):
+                _remove_if_unlocked(folder / name)
+
+
+def _remove_if_unlocked(draft: Path) -> None:
+    if not stat.S_ISREG(draft.lstat().st_mode):  # not one of ours
+        return
+    descriptor = os.open(draft, os.O_RDONLY)
+    try:
+        if _lock(descriptor, wait=False):
+            draft.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _locked_draft(folder: Path, name: str) -> tuple[Path, int]:
+    """A new empty file and the descriptor that holds its lock."""
+    while True:
+        descriptor, draft = tempfile.mkstemp(dir=folder, prefix=f".{name}{_MARK}")
+        _lock(descriptor, wait=True)
+        # Another process may have taken it for stale, and removed it, just before it was locked.
+        if os.path.exists(draft):
+            return Path(draft), descriptor
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, wait: bool) -> bool:
+    """Was the file locked? Not where another process holds it, nor where the system has no locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What the system refuses is told with the name of the file that was asked for."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"Cannot write {_name(path)}: {error.strerror or error}.") from error

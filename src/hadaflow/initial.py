@@ -14,7 +14,6 @@ from hadaflow.memory import require_memory
 from hadaflow.model import UFM
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
 
-
 _LARGEST_LOGITS = 270.0  # log10 of a product of entries, one of each factor
 
 
@@ -230,8 +229,8 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
     The largest K − 1 of them (all K for MSE), balanced (D_W = D_H = √σ(Z)), in raw units. A pair of
     conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
     """
-    shown = model.classes - (not model.has_constant_mode)
-    values = np.exp(log_singular_values(model, model.check_parameters(start), shown))
+    count = model.classes - (not model.has_constant_mode)
+    values = np.exp(log_singular_values(model, model.check_parameters(start), count))
     if order == "ascending":
         values = values[..., ::-1]
     elif not isinstance(order, str):
@@ -240,7 +239,7 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
         raise InputError(
             f'Argument `order` must be "descending", "ascending" or a seed, but is {shown(order)}.'
         )
-    if shown == model.classes:
+    if count == model.classes:
         folded = model.modes_of_view.fold(values[..., 1:])
         values = np.concatenate([values[..., :1], folded], axis=-1)
     else:

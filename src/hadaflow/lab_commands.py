@@ -6,7 +6,6 @@ certificate needs neither.
 
 import json
 import math
-import sys
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hadaflow.answers import say, strict
+from hadaflow.answers import complain, say, strict
 from hadaflow.arguments import (
     JsonFlag,
     Unbalanced,
@@ -25,6 +24,7 @@ from hadaflow.arguments import (
     with_model,
 )
 from hadaflow.errors import InputError, printable, shown
+from hadaflow.interruption import asked, exit_code, held_back
 
 
 class Seek(StrEnum):
@@ -74,10 +74,11 @@ def hunt_command(
         starts=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto",
     )  # fmt: skip
     if out is not None and found.certificate is not None:
-        found.certificate.save(out)
+        with held_back():
+            found.certificate.save(out)
     _tell(found, as_json, out if found.certified else None)
-    if found.interrupted:
-        raise typer.Exit(130)
+    if found.interrupted or asked():
+        raise typer.Exit(exit_code())
 
 
 def _tell(result: Any, as_json: bool, *written: Path | None) -> None:
@@ -144,7 +145,7 @@ def certify_command(
         proof.save(out)
     _tell(proof, as_json, out)
     if not proof.sign:
-        print(f"hadaflow: undecided with {proof.bits} bits", file=sys.stderr)
+        complain(f"undecided with {proof.bits} bits")
         raise typer.Exit(1)
 
 
@@ -171,7 +172,7 @@ def _check_files(files: list[str], allow_import: bool, seconds: float, as_json: 
             say(f"  recomputed: {record['enclosure']} ({record['bits']} bits)")
     failed = [record["file"] for record in records if not record["holds"]]
     if failed:
-        print(f"hadaflow: does not hold: {printable(', '.join(failed))}", file=sys.stderr)
+        complain(f"does not hold: {', '.join(failed)}")
         raise typer.Exit(1)
 
 
@@ -203,12 +204,13 @@ def rise_command(
         seconds=seconds, seed=seed, progress=None if as_json else "auto",
     )  # fmt: skip
     if out is not None:
-        found.save(out)
+        with held_back():
+            found.save(out)
     if picture is not None:
         found.plot(picture)
     _tell(found, as_json, out, picture)
-    if found.interrupted:
-        raise typer.Exit(130)
+    if found.interrupted or asked():
+        raise typer.Exit(exit_code())
 
 
 def atlas_command(
@@ -249,8 +251,8 @@ def atlas_command(
     else:
         say(found.table())
         say(f"wrote {out}")
-    if found.interrupted:
-        raise typer.Exit(130)
+    if found.interrupted or asked():
+        raise typer.Exit(exit_code())
 
 
 def _label(model: Any) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from hadaflow.dual import MANY_CLASSES, Reading, euler_step
 from hadaflow.errors import InputError, shown
 from hadaflow.integrate import Outcome
+from hadaflow.interruption import held_back
 from hadaflow.model import CROSS_ENTROPY, UFM
 from hadaflow.orbits import DualFlow, OrbitMarch, make_flow, read_all
 from hadaflow.precision import double_precision
@@ -187,8 +188,9 @@ def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
             values = [value] if request.log10_times is None else _requested(request, log_tau)
             keep = request.points - 2 if request.log10_times is None else 0
             outcome = march.through(values, keep)
-        found = read_all(flow, outcome.ys, args) if len(outcome.us) else None
-    return _result(ended, start, outcome, found, march, log_tau, extra)
+        with held_back():
+            found = read_all(flow, outcome.ys, args) if len(outcome.us) else None
+            return _result(ended, start, outcome, found, march, log_tau, extra)
 
 
 def local_tolerance(request: Request) -> float:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hadaflow.errors import InputError, shown
+from hadaflow.interruption import answer_held_back
 
 Report = Callable[[str, float | None], None]
 _QUIET_SECONDS = 1.0
+_PACE_SECONDS = 0.25
 
 
 def check_progress(progress: str | Report | None) -> None:
@@ -16,6 +18,22 @@ def check_progress(progress: str | Report | None) -> None:
         raise InputError(
             f'Argument `progress` must be "auto", None or a function, but is {shown(progress)}.'
         )
+
+
+class Pace:
+    """How many steps to take at once, so that Python has a word a few times a second.
+
+    Begins with one, since nobody knows how long it takes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.steps, self._most = 1, most
+
+    def took(self, steps: int, seconds: float) -> None:
+        """Learn from so many steps; the first ones, which are compiled, only seem slow."""
+        if steps == self.steps:
+            wanted = steps * _PACE_SECONDS / max(seconds, 1e-9)
+            self.steps = int(min(max(wanted, 1), 10 * steps, self._most))
 
 
 class Progress:
@@ -34,6 +52,7 @@ class Progress:
         self._task: Any = None
 
     def __enter__(self) -> "Progress":
+        answer_held_back()
         return self
 
     def report(self, text: str, fraction: float | None = None) -> None:

@@ -17,6 +17,7 @@ from hadaflow.estimates import check_memory
 from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
 from hadaflow.initial import compress, distance_from_hadamard, project
 from hadaflow.integrate import Outcome
+from hadaflow.interruption import held_back
 from hadaflow.layers import layer_values
 from hadaflow.limits import low_rank_limit
 from hadaflow.matrix_metrics import log_singular_values
@@ -228,11 +229,12 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
             return model.nontrivial(flow.displaced(y, args)[1:])
 
         outcome = integrate(request, flow, y0, args, tolerance, give_up, values)
-        a = flow.displaced(outcome.ys, args)[:, 1:]
-    status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
-    return reduced_result(
-        request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance
-    )
+        with held_back():
+            a = flow.displaced(outcome.ys, args)[:, 1:]
+            status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
+            return reduced_result(
+                request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance
+            )
 
 
 def _integrate_layers(request: Request, start: Spectrum) -> Trajectory:
@@ -281,12 +283,13 @@ def _integrate_many(
         outcome = integrate(
             request, flow, y0, args, tolerance, give_up, lambda y: model.nontrivial(values(y)[0])
         )
-        a, C, turned = values(outcome.ys)
-    status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
-    return reduced_result(
-        request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance,
-        C if model.penalized else None, turned,
-    )  # fmt: skip
+        with held_back():
+            a, C, turned = values(outcome.ys)
+            status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
+            return reduced_result(
+                request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome,
+                tolerance, C if model.penalized else None, turned,
+            )  # fmt: skip
 
 
 def _solve_mse(request: Request, start: Spectrum) -> Trajectory:

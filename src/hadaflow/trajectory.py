@@ -148,8 +148,8 @@ class Trajectory:
         turned = None if angles is None else angles[..., index, :]
         if not np.all(self.a[..., index, :] <= LARGEST):
             raise InputError(
-                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, with singular "
-                f"values beyond {LARGEST:g}: no run can start from there."
+                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, with "
+                f"singular values beyond {LARGEST:g}: no run can start from there."
             )
         return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
 

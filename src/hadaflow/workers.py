@@ -1,12 +1,25 @@
 """Many independent pieces of work on every core, with a live bar for each."""
 
-import concurrent.futures
+import contextlib
+import logging
 import multiprocessing
-import queue
+import multiprocessing.connection
+import multiprocessing.resource_tracker
+import os
+import pickle
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from hadaflow.errors import InputError
+
+_ENDING = {
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+}
 
 
 def group(
@@ -41,39 +54,138 @@ def run_all(
     `report(text, fraction)` moves the piece's bar; `finished(name, result)` is called here, as soon as
     each name is done, so that what is finished survives an interruption.
     """
-    # Fresh processes: a forked one would inherit JAX's threads half-alive.
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        messages = manager.Queue()
-        pool = concurrent.futures.ProcessPoolExecutor(min(workers, len(pieces)), mp_context=context)
+    keep = finished or (lambda name, result: None)
+    team: list[_Worker] = []
+    with _Bars(list(pieces), progress) as bars:
         try:
-            jobs = {
-                pool.submit(_work_through, work, label, names, arguments, messages): label
-                for label, names in pieces.items()
-            }
-            with _Bars(list(pieces), progress) as bars:
-                pending = set(jobs)
-                while pending:
-                    done, pending = concurrent.futures.wait(pending, timeout=0.1)
-                    _drain(messages, bars, finished)
-                    for job in done:
-                        job.result()
-                        bars.update(jobs[job], "done", 1.0)
-                _drain(messages, bars, finished)
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        pool.shutdown()
+            for _ in range(min(workers, len(pieces))):
+                team.append(_Worker(work, arguments))
+            _share_out(list(pieces.items()), team, bars, keep)
+        finally:  # they have nothing left to do; what they sent last is kept
+            for worker in team:
+                for kind, *message in worker.end():
+                    if kind == "result":
+                        keep(*message)
+
+
+def _share_out(
+    waiting: list[tuple[str, list[str]]],
+    team: "list[_Worker]",
+    bars: "_Bars",
+    keep: Callable[[str, Any], None],
+) -> None:
+    while waiting or any(worker.label is not None for worker in team):
+        for worker in team:
+            if worker.label is None and waiting:
+                worker.begin(*waiting.pop(0))
+        for worker in _with_news(team):
+            kind, *message = worker.receive()
+            if kind == "progress":
+                bars.update(*message)
+            elif kind == "result":
+                keep(*message)
+            elif kind == "failed":
+                raise message[0]
+            else:
+                bars.update(str(worker.label), "done", 1.0)
+                worker.label = None
+
+
+def _with_news(team: "list[_Worker]") -> "list[_Worker]":
+    """Workers that have sent something, or died; waits until there is one."""
+    busy = {worker.pipe: worker for worker in team if worker.label is not None}
+    return [busy[pipe] for pipe in multiprocessing.connection.wait(list(busy))]  # pyright: ignore
+
+
+class _Worker:
+    """A process with a pipe to it; `label` is the piece it works on.
+
+    It ends when this process does, however that ends, and by nothing else: Ctrl-C, and a signal to the
+    whole group, are for this process to answer.
+    """
+
+    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        # Fresh processes: a forked one would inherit JAX's threads half-alive.
+        context = multiprocessing.get_context("spawn")
+        self.label: str | None = None
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with _blocked_signals():
+            self.process.start()
+        theirs.close()
+        self.pipe.send((work, arguments))
+
+    def begin(self, label: str, names: list[str]) -> None:
+        self.label = label
+        self.pipe.send((label, names))
+
+    def receive(self) -> tuple[Any, ...]:
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            raise InputError(
+                f"The process that worked on {self.label!r} was ended from outside (exit code "
+                f"{self.process.exitcode}), perhaps for lack of memory; what is finished is kept."
+            ) from None
+
+    def end(self) -> list[tuple[Any, ...]]:
+        """Stop the process; returns what it had sent and was not read."""
+        self.process.kill()
+        self.process.join()
+        left = []
+        # A message that was being sent or read just then is lost.
+        with self.pipe, contextlib.suppress(Exception):
+            while True:
+                left.append(self.pipe.recv())
+        return left
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """A process begun meanwhile does not hear them until it says so, nor do we miss one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    multiprocessing.resource_tracker.ensure_running()  # else begun inside, which unblocks them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- in the other process ------------------------------------------------------------------------
+
+
+def _serve(pipe: Any) -> None:
+    """Work through the pieces that come along the pipe."""
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Notices about matplotlib's folders and fonts would tear the bars on the terminal.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        work, arguments = pipe.recv()
+        while True:
+            _work_through(pipe, work, arguments, *pipe.recv())
+    except EOFError:
+        return
+    except Exception as error:
+        pipe.send(("failed", _sendable(error)))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work_through(
-    work: Callable[..., Any],
-    label: str,
-    names: list[str],
-    arguments: tuple[Any, ...],
-    messages: Any,
+    pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...], label: str, names: list[str]
 ) -> None:
     last = 0.0
     for i, name in enumerate(names):
@@ -83,22 +195,25 @@ def _work_through(
             if time.monotonic() - last > 0.2:
                 last = time.monotonic()
                 shown = text if len(names) == 1 else f"{name}: {text}"
-                messages.put(("progress", label, shown, (i + (fraction or 0.0)) / len(names)))
+                pipe.send(("progress", label, shown, (i + (fraction or 0.0)) / len(names)))
 
         report("begun")
-        messages.put(("result", name, work(name, *arguments, report)))
+        pipe.send(("result", name, work(name, *arguments, report)))
+    pipe.send(("done",))
 
 
-def _drain(messages: Any, bars: "_Bars", finished: Callable[[str, Any], None] | None) -> None:
-    while True:
-        try:
-            kind, *message = messages.get_nowait()
-        except queue.Empty:
-            return
-        if kind == "progress":
-            bars.update(*message)
-        elif finished is not None:
-            finished(*message)
+def _sendable(error: Exception) -> Exception:
+    """The error with the place where it happened; in words where it cannot travel itself."""
+    place = "".join(traceback.format_exception(error))
+    error.add_note(place)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(place)
+    return error
+
+
+# --- on the terminal -----------------------------------------------------------------------------
 
 
 class _Bars:

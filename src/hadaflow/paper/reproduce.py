@@ -10,8 +10,8 @@ import numpy as np
 import xarray as xr
 
 from hadaflow.errors import InputError, shown
-from hadaflow.files import write_atomically
-from hadaflow.paper.figures import FIGURES
+from hadaflow.files import Drafts, locked, remove_stale
+from hadaflow.paper.figures import FIGURES, PaperFigure
 from hadaflow.paper.report import write_report
 from hadaflow.paper.settings import Settings
 from hadaflow.trajectory import package_versions
@@ -41,7 +41,7 @@ def reproduce(
 
     A figure that is there already with the same settings is kept unless `fresh`. Every file is
     written whole or not at all, and a figure counts as done only when its record, the last of its
-    files, is there: whatever ends a run, the next one continues.
+    files, is there: whatever ends a run, the next one continues. Several runs may write to one folder.
     """
     names = check_names(names)
     for name in names:
@@ -50,14 +50,19 @@ def reproduce(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"Cannot write to {shown(str(folder))}: {error.strerror}.") from error
-    missing = [n for n in names if fresh or finished(n, folder, settings) is None]
+    kept = {} if fresh else {n: finished(n, folder, settings) for n in names}
+    records = {n: r for n, r in kept.items() if r is not None}
+    missing = [n for n in names if n not in records]
     missing.sort(key=lambda n: -FIGURES[n].weight)
-    if missing:
-        pieces = group(missing, lambda n: FIGURES[n].shares)
-        run_all(pieces, make, (folder, settings), workers=workers, progress=progress)
-    records = [finished(n, folder, settings) for n in names]
-    assert all(r is not None for r in records)
-    done = [r for r in records if r is not None]
+    try:
+        if missing:
+            run_all(
+                group(missing, lambda n: FIGURES[n].shares), make, (folder, settings),
+                workers=workers, progress=progress, finished=records.__setitem__,
+            )  # fmt: skip
+    finally:
+        remove_stale(folder)  # what processes that were killed, ours included, left half-written
+    done = [records[n] for n in names]
     write_report(folder, done)
     return done
 
@@ -78,6 +83,12 @@ def finished(name: str, folder: Path, settings: Settings) -> dict[str, Any] | No
     return record
 
 
+def failed_checks(record: dict[str, Any]) -> list[str]:
+    """What a figure's numbers should say and do not, each with the number."""
+    checks = record["checks"]
+    return [f"{c['statement']} ({c['value']:.6g})" for c in checks if not c["holds"]]
+
+
 def _version() -> str:
     return package_versions()["hadaflow"]
 
@@ -89,8 +100,8 @@ def _digest(path: Path) -> str:
 # --- one figure ----------------------------------------------------------------------------------
 
 
-def make(name: str, folder: Path, settings: Settings, report: Any) -> None:
-    """Compute one figure and write its files, the record last."""
+def make(name: str, folder: Path, settings: Settings, report: Any) -> dict[str, Any]:
+    """Compute one figure and write its files, the record last; returns the record."""
     figure, began = FIGURES[name], time.perf_counter()
     data = figure.compute(settings, report)
     data.attrs = {**settings.plain(), **data.attrs}
@@ -102,24 +113,33 @@ def make(name: str, folder: Path, settings: Settings, report: Any) -> None:
         "csv": lambda tmp: _drawn(data).to_csv(tmp, index=False),
     }
     paths = {s: folder / f"{name}.{s}" for s in SUFFIXES}
-    for suffix, path in paths.items():
-        write_atomically(path, writers[suffix])
-    record = {
-        "name": name,
+    with Drafts() as drafts:
+        digests = {p.name: _digest(drafts.write(p, writers[s])) for s, p in paths.items()}
+        record = _record(figure, settings, data, time.perf_counter() - began, digests)
+        text = json.dumps(record, indent=1)
+        drafts.write(folder / f"{name}.json", lambda tmp: Path(tmp).write_text(text))
+        with locked(folder):  # another run may be making the same figure
+            drafts.publish()
+    return record
+
+
+def _record(
+    figure: PaperFigure, settings: Settings, data: xr.Dataset, seconds: float, files: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "name": figure.name,
         "where": figure.where,
         "title": figure.title,
         "settings": settings.record(),
         "version": _version(),
         "versions": package_versions(),
-        "seconds": time.perf_counter() - began,
+        "seconds": seconds,
         "checks": [
             {"statement": c.statement, "value": float(c.value), "holds": bool(c.holds)}
             for c in figure.check(data)
         ],
-        "files": {p.name: _digest(p) for p in paths.values()},
+        "files": files,
     }
-    text = json.dumps(record, indent=1)
-    write_atomically(folder / f"{name}.json", lambda tmp: Path(tmp).write_text(text))
 
 
 def _drawn(data: xr.Dataset) -> Any:

@@ -158,6 +158,7 @@ def atlas(
         progress: "auto" for a line on a terminal, None, or a function of (text, fraction).
     """
     check_scope(model)
+    model.check_all_modes()
     check_progress(progress)
     starts = check_whole_number("starts", starts, most=10**9)
     seed = check_whole_number("seed", seed, 0)

@@ -398,6 +398,7 @@ def check_field(model: UFM, norm: float) -> float:
             "Argument `model` must have balanced classes: with `imbalance` singular vectors turn, "
             "and the singular values alone have no field."
         )
+    model.check_all_modes()
     if len(set(model.decays)) > 1:
         raise InputError(
             f"Argument `model` must have one `weight_decay` for all layers, but has "

@@ -25,6 +25,7 @@ def setting_of(model: Any) -> Setting:
         raise InputError(
             "Certificates need balanced classes: with `imbalance` the right vectors turn."
         )
+    model.check_all_modes()
 
     def decimal(v: float) -> Fraction:
         return Fraction(repr(float(v)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hadaflow.errors import InputError, shown
-from hadaflow.files import check_writable, write_atomically
+from hadaflow.files import check_writable, locked, write_atomically
 from hadaflow.paper.report import PAPER, write_page
 from hadaflow.theory.claim import CERTIFIED, CLAIMS, CORRECTED, FAILS, HOLDS
 from hadaflow.trajectory import package_versions
@@ -30,8 +30,12 @@ def write_claims(folder: Path, records: list[dict[str, Any]]) -> Path:
 
     Claims that are there from an earlier run of this version stay, unless they were checked again.
     """
-    known = {r["id"]: r for r in [*_earlier(folder), *records]}
-    records = [known[id] for id in CLAIMS if id in known]
+    with locked(folder):  # another run may be adding its claims
+        known = {r["id"]: r for r in [*_earlier(folder), *records]}
+        return _write([known[id] for id in CLAIMS if id in known], folder)
+
+
+def _write(records: list[dict[str, Any]], folder: Path) -> Path:
     document = {"version": package_versions()["hadaflow"], "claims": records}
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomically(

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from hadaflow.errors import InputError, failures_told, shown
 from hadaflow.layers import balanced_like
 from hadaflow.metrics import Metric, as_function, check_metric
 from hadaflow.model import UFM
+from hadaflow.progress import Pace
 from hadaflow.states import spectrum
 from hadaflow.symmetries import canonical_order, generators
 from hadaflow.theory.own_metrics import load_metric, metric_name
@@ -229,7 +231,7 @@ class Quarry:
         """Gradient ascent on `wrong` or `log_speed`, compiled once for each box."""
         key = (name, low, high)
         if key not in self._programs:
-            self._programs[key] = jax.jit(_ascent(getattr(self, name), steps, low, high))
+            self._programs[key] = _ascent(getattr(self, name), steps, low, high)
         return self._programs[key]
 
 
@@ -265,9 +267,20 @@ def _ascent(function: Callable[..., Any], steps: int, low: float, high: float):
         z = jnp.clip(z + size * mean / (jnp.sqrt(square) + 1e-3), low, high)
         return z, mean, square, best, place, first
 
+    @jax.jit
+    def some(begin, end, carry):
+        return jax.lax.fori_loop(begin, end, step, carry)
+
+    pace = Pace(steps)
+
     def run(z, first):
-        zeros = jnp.zeros_like(z)
-        begin = (z, zeros, zeros, jnp.full(z.shape[:1], -jnp.inf), z, first)
-        return jax.lax.fori_loop(0, steps, step, begin)[3:5]
+        zeros, at = jnp.zeros_like(z), 0
+        carry = (z, zeros, zeros, jnp.full(z.shape[:1], -jnp.inf), z, jnp.asarray(first))
+        while at < steps:  # in parts, between which Ctrl-C is heard
+            count, began = min(pace.steps, steps - at), time.perf_counter()
+            carry = jax.block_until_ready(some(at, at + count, carry))
+            pace.took(count, time.perf_counter() - began)
+            at += count
+        return carry[3:5]
 
     return run

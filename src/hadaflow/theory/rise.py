@@ -178,6 +178,7 @@ class _Search:
         self.rng = np.random.default_rng(seed)
         self.tried, self.best = 0, -np.inf
         self.place: np.ndarray | None = None
+        self.seen: tuple[Trajectory, np.ndarray] | None = None  # from there, and the metric on it
 
     def run(self, going: Any) -> None:
         """A first population, then a search around each of its best, until they no longer improve."""
@@ -219,16 +220,30 @@ class _Search:
         times = _times(model, 64, _LATEST)
         start = spectrum(np.exp(z), _tiled(quarry.given_C, len(z)))
         run = solve(model, start, log10_times=times, rtol=_TOLERANCE, progress=None)
-        values = quarry.sign * np.asarray(run.measure(quarry.metric))
+        measured = np.asarray(run.measure(quarry.metric))
+        values = quarry.sign * measured
         with np.errstate(invalid="ignore"):
             rises = np.nan_to_num(np.nanmax(values, axis=1) - values[:, 0], nan=-np.inf)
         self.tried += len(z)
         if rises.max() > self.best:
-            self.best = float(rises.max())
-            self.place = z[int(np.argmax(rises))]
+            self.best, first = float(rises.max()), int(np.argmax(rises))
+            self.place, self.seen = z[first], (_row(run, first), measured[first])
         if "interrupted" in run.diagnostics["statuses"]:  # the solver keeps what it has
             raise KeyboardInterrupt
         return rises
+
+
+def _row(run: Trajectory, i: int) -> Trajectory:
+    """One run of a batch."""
+    clocks = ("log10_time", "log10_log10_time", "path_length", "log_path_length")
+    return dataclasses.replace(
+        run,
+        arrays={name: values[i] for name, values in run.arrays.items()},
+        status=run.diagnostics["statuses"][i],
+        message=run.diagnostics["messages"][i],
+        diagnostics={"method": run.diagnostics["method"]},
+        **{name: getattr(run, name)[i] for name in clocks},
+    )
 
 
 def _times(model: UFM, count: int, latest: float) -> np.ndarray:
@@ -245,14 +260,21 @@ def _tiled(C: Any, count: int) -> Any:
 
 
 def _followed(quarry: Quarry, search: _Search, interrupted: bool) -> Rise:
-    """The best start once more, at the solver's own accuracy and at many points."""
-    assert search.place is not None
+    """The best start once more, at the solver's own accuracy and at many points.
+
+    After an interruption as the search has seen it.
+    """
+    assert search.place is not None and search.seen is not None
     a = np.exp(search.place)
-    run = solve(
-        quarry.model, spectrum(a, quarry.given_C), log10_times=_times(quarry.model, _POINTS, _END),
-        progress=None,
-    )  # fmt: skip
-    values = np.asarray(run.measure(quarry.metric))
+    run, values = search.seen
+    if not interrupted:
+        times = _times(quarry.model, _POINTS, _END)
+        again = solve(
+            quarry.model, spectrum(a, quarry.given_C), log10_times=times, progress=None
+        )  # fmt: skip
+        interrupted = again.status == "interrupted"
+        if not interrupted:
+            run, values = again, np.asarray(again.measure(quarry.metric))
     top = int(np.nanargmax(quarry.sign * values))
     if quarry.sign * (values[top] - values[0]) < _ACCURACY * max(1e-3, abs(values[0])):
         top = 0  # no more than the solver's own error
@@ -260,6 +282,5 @@ def _followed(quarry: Quarry, search: _Search, interrupted: bool) -> Rise:
         metric=quarry.name, model=quarry.model, a=a,
         rise=float(quarry.sign * (values[top] - values[0])), low=float(values[0]),
         peak=float(values[top]), log10_peak=float(run.log10_time[top]), starts=search.tried,
-        seed=search.seed, interrupted=interrupted or run.status == "interrupted", values=values,
-        run=run,
+        seed=search.seed, interrupted=interrupted, values=values, run=run,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import traceback
 from typing import Any
 
-from hadaflow.errors import InputError, shown
+from hadaflow.errors import InputError, no_device, shown
 from hadaflow.theory import claims as _registered  # noqa: F401 (importing registers the claims)
 from hadaflow.theory.claim import CLAIMS, FAILS, Finding
 from hadaflow.workers import group, run_all
@@ -46,6 +46,8 @@ def check(id: str) -> dict[str, Any]:
     try:
         found = claim.check()
     except Exception as error:
+        if (told := no_device(error)) is not None:
+            raise InputError(told) from error
         frame = traceback.extract_tb(error.__traceback__)[-1]
         told = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
         found = Finding(FAILS, {"error": told})
