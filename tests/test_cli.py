@@ -14,7 +14,7 @@ from hadaflow import cli
 SOLVE_KEYS = {
     "classes", "units", "status", "message", "log10_time", "log_norm", "path_length", "a_hat",
     "metrics", "steps", "settings", "version", "multiplicity", "diagnostics", "log10_log10_time",
-    "log_path_length",
+    "log_path_length", "notes",
 }  # fmt: skip
 
 
@@ -66,6 +66,9 @@ def test_default_target_and_zero_modes(hadaflow):
     document = strict_json(out)
     assert code == 0 and document["status"] == "never-collapses"
     assert document["metrics"]["kl"] == [None]
+    assert document["notes"]["kl"] == (
+        "infinite (null) at 1 of 1 points, where a singular value is zero"
+    )
     assert document["settings"]["until"] == "collapse:1e-06"
 
 
@@ -225,7 +228,10 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         ),
         ("train --classes 4 --steps 5 --lr nan", "`learning_rate` must be a positive number"),
         ("train --classes 4 --steps 5 --scale -1", "`scale` must be a positive number"),
-        ("train --classes 4 --steps 5 --seeds 0", "`seeds` must be at least 1"),
+        (
+            "train --classes 4 --steps 5 --seeds 0",
+            "`seeds` must be a whole number from 1 to 1000000, but is 0",
+        ),
         ("train --classes 4 --steps 5 --momentum 1", "`momentum` must be from 0 to below 1"),
         (
             "train --classes 4 --steps 5 --width 2 --init hadamard",
@@ -262,12 +268,12 @@ def test_errors_are_one_line_and_exit_2(hadaflow, arguments, message, tmp_path, 
 ANNOUNCE = """
 import sys
 from hadaflow import cli, integrate
-original = integrate._to_goals
+original = integrate.chunk_of_steps
 def announced(*args):
     result = original(*args)
     print("chunk", file=sys.stderr, flush=True)
     return result
-integrate._to_goals = announced
+integrate.chunk_of_steps = announced
 cli.main()
 """
 

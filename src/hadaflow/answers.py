@@ -37,7 +37,33 @@ def strict(value: Any) -> Any:
     return value
 
 
+_ZERO = "a singular value is zero"
+_BEYOND = "it is beyond what a double can hold"
+_WHY_INFINITE = {"kl": _ZERO, "log_ratio": _ZERO, "label_divergence": _ZERO}
+
+
+def _notes(values: dict[str, Any]) -> dict[str, str]:
+    """What is null, and why, for each of the named arrays that has such entries."""
+    import numpy as np
+
+    found = {}
+    for name, array in values.items():
+        points = array.shape[-1] if name != "a_hat" else array.shape[-2]
+        flat = np.moveaxis(np.asarray(array), -1 if name != "a_hat" else -2, 0).reshape(points, -1)
+        infinite, undefined = np.isinf(flat).any(axis=1), np.isnan(flat).any(axis=1)
+        if infinite.any():
+            why = _WHY_INFINITE.get(name, _BEYOND)
+            found[name] = f"infinite (null) at {infinite.sum()} of {points} points, where {why}"
+        elif undefined.any():
+            found[name] = (
+                f"undefined (null) at {undefined.sum()} of {points} points, where the logits have no "
+                "direction or the metric no value"
+            )
+    return found
+
+
 def solve_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
+    metrics = {name: run.measure(name) for name in names}
     return {
         "classes": run.model.classes,
         "units": run.units,
@@ -49,7 +75,8 @@ def solve_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
         "path_length": run.path_length,
         "log_path_length": run.log_path_length,
         "a_hat": run.a_hat,
-        "metrics": {name: run.measure(name) for name in names},
+        "metrics": metrics,
+        "notes": _notes({**metrics, "a_hat": run.a_hat}),
         "steps": run.steps,
         "settings": run.settings,
         "diagnostics": run.diagnostics,
@@ -81,6 +108,7 @@ def train_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
         "metrics": {
             n: {"mean": v.mean(axis=0), "standard_error": error(v)} for n, v in values.items()
         },
+        "notes": _notes(values),
         "steps": run.steps,
         "settings": run.settings,
         "version": run.versions["hadaflow"],

@@ -54,7 +54,7 @@ from hadaflow.arguments import (
     train_start,
     with_model,
 )  # fmt: skip
-from hadaflow.errors import InputError, no_device, printable, shown
+from hadaflow.errors import InputError, check_whole_number, no_device, printable, shown
 from hadaflow.interruption import asked, exit_code, held_back, listening, stop_listening
 from hadaflow.lab_commands import register
 
@@ -208,8 +208,8 @@ def train_command(
     names = metric or [name for name in _TRAIN_METRICS if applies(name, "full", model)]
     for name in names:
         check_metric(name, "full", model)
-    if seeds < 1:
-        raise InputError(f"Argument `seeds` must be at least 1, but is {seeds}.")
+    check_whole_number("seeds", seeds, most=10**6)
+    check_whole_number("seed", seed, least=0)
     if start is not None and init is not Init.hadamard:
         raise InputError("Argument `start` goes with --init hadamard alone.")
     if unbalanced is not None and init is not Init.hadamard:
@@ -255,6 +255,8 @@ def plot_command(
     from hadaflow.plotting import check_picture
     from hadaflow.trajectory import load
 
+    if not file.name:
+        raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
     target = file.with_suffix(".png") if out is None else out
     if target.resolve() == file.resolve():
         raise InputError(
@@ -298,7 +300,8 @@ def reproduce_command(
     names = check_names(figures)
     settings = Settings(
         seeds=seeds, seed=seed, steps=steps, learning_rate=lr, reduction=reduction.value, quick=quick,
-        order=int(order) if order.isdigit() else order, classes=classes, width=width, scale=scale,
+        order=int(order) if order.isascii() and order.isdigit() else order, classes=classes,
+        width=width, scale=scale,
     )  # fmt: skip
     try:
         records = reproduce(names, out, settings, fresh=fresh, progress=not as_json)

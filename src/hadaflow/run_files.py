@@ -112,8 +112,11 @@ def _checked_record(record: Any) -> dict[str, Any]:
             raise _Unfit(f"its `{name}` is {shown(record[name])}, none of {', '.join(values)}")
     if record["steps"] < 0:
         raise _Unfit(f"its `steps` is {shown(record['steps'])}")
-    if not all(isinstance(v, str) for v in record["versions"].values()):
-        raise _Unfit("its `versions` are no text")
+    versions, statuses = record["versions"], record["diagnostics"].get("statuses", [])
+    if "hadaflow" not in versions or not all(isinstance(v, str) for v in versions.values()):
+        raise _Unfit("its `versions` are not those of the packages that made it")
+    if not isinstance(statuses, list) or not all(s in STATUSES for s in statuses):
+        raise _Unfit("its `diagnostics` hold statuses that no run has")
     try:
         model = UFM(**record["model"])
     except (InputError, TypeError) as error:
