@@ -9,6 +9,7 @@ relative to the singular values rather than to the integrated coordinates.
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -18,10 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hadaflow.progress import Pace
+
 FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
+_SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
 
@@ -95,7 +99,10 @@ class Integration:
         ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
         try:
             while not ending:
-                after = _to_goals(self.flow, self.method, march, *self._numbers, goals, ys)
+                if self._pace is None:
+                    after = _to_goals(self.flow, self.method, march, *self._numbers, goals, ys)
+                else:
+                    after = self._slowly_to_goals(march, status.u, goals, ys)
                 march, ys, status = after[0], after[1], Status.read(after[2])
                 ending, reason = self._judge(march, status, goals[-1])
         except KeyboardInterrupt:
@@ -113,7 +120,10 @@ class Integration:
         records, complete = [], True
         try:
             while not ending:
-                after = chunk_to_event(self.flow, self.method, march, *self._numbers)
+                if self._pace is None:
+                    after = chunk_to_event(self.flow, self.method, march, *self._numbers)
+                else:
+                    after = self._some_steps(march, np.inf)
                 if complete:
                     records.append(after[1])
                     complete = sum(x.size for x in jax.tree.leaves(records)) <= _RECORD_LIMIT
@@ -139,7 +149,9 @@ class Integration:
         if ending == "event":
             end, y_end = _locate(self.flow, self.method, march, self.args)
         goals = grid(float(end))
-        if complete:
+        if ending == "interrupted" and self._pace is not None:
+            goals, ys = _recorded(records, goals)
+        elif complete:
             ys = self._from_records(records, goals)
         else:  # too many to keep: go the known way once more
             disarmed = self.flow.disarmed(self.args)
@@ -152,6 +164,33 @@ class Integration:
                 rows[-1] = row
         return ending, goals, ys
 
+    @functools.cached_property
+    def _pace(self) -> Pace | None:
+        """Steps that may take long each are taken a few at a time, so that Ctrl-C is heard soon."""
+        size = sum(np.size(x) for x in jax.tree.leaves(self.y0))
+        implicit = isinstance(self.flow.solver(self.method), diffrax.AbstractImplicitSolver)
+        return Pace(_CHUNK) if size > (_SHORT_IMPLICIT if implicit else _SHORT_EXPLICIT) else None
+
+    def _some_steps(self, march, end: float):
+        """As `chunk_to_event`, by as many steps as the pace allows; records without unused rows."""
+        assert self._pace is not None
+        began, steps = time.perf_counter(), self._pace.steps
+        march, records, packed = jax.block_until_ready(
+            _paced_chunk(self.flow, self.method, march, *self._numbers, end, steps)
+        )
+        self._pace.took(steps, time.perf_counter() - began)
+        return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
+
+    def _slowly_to_goals(self, march, before: float, goals: np.ndarray, found):
+        """What `_to_goals` does, with no more side steps than there are goals on the way."""
+        march, records, packed = self._some_steps(march, float(goals[-1]))
+        inside = np.flatnonzero((goals > before) & (goals <= Status.read(packed).u))
+        if len(inside):
+            ys = self._from_records([records], goals[inside])
+            for rows, new in zip(jax.tree.leaves(found), jax.tree.leaves(ys), strict=True):
+                rows[inside] = new
+        return march, found, packed
+
     @property
     def _numbers(self) -> tuple[Any, Any, Any]:
         return self.y0, self.args, np.float64(self.tolerance)
@@ -162,7 +201,15 @@ class Integration:
         used = np.flatnonzero(np.isfinite(us))
         index = used[np.searchsorted(us[used], goals, side="right") - 1]
         before = us[index], jax.tree.map(lambda y: y[index], ys)
-        return _rows(_side_steps(self.flow, self.method, *before, goals, self.args), slice(None))
+        if self._pace is None:
+            return _rows(
+                _side_steps(self.flow, self.method, *before, goals, self.args), slice(None)
+            )
+        single = [
+            _side_steps(self.flow, self.method, *_rows(before, [i]), goals[[i]], self.args)
+            for i in range(len(goals))
+        ]
+        return jax.tree.map(lambda *rows: np.concatenate(rows), *single)
 
     def _judge(self, march: March, status: "Status", end: float) -> tuple[str, str]:
         self.report(status.u)
@@ -204,6 +251,14 @@ def _pack(m: March):
 def _rows(tree, index):
     """Rows of every array, as NumPy arrays that may be written to."""
     return jax.tree.map(lambda x: np.array(np.asarray(x)[index]), tree)
+
+
+def _recorded(records, goals: np.ndarray):
+    """Times and states of the records next after each of the goals."""
+    us, ys = jax.tree.map(lambda *x: np.concatenate(x), *records)
+    index = np.unique(np.minimum(np.searchsorted(us, goals), len(us) - 1))
+    index = index[us[index] > 0]
+    return us[index], jax.tree.map(lambda y: np.array(y[index]), ys)
 
 
 # --- compiled parts ------------------------------------------------------------------------------
@@ -280,7 +335,7 @@ def _step(flow, parts, m: March, args, end) -> March:
     )
 
 
-def _chunk(flow, parts, march, args, end):
+def _chunk(flow, parts, march, args, end, most=None):
     """Steps towards the event or `end`; records of all states passed, the first included.
 
     Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
@@ -288,7 +343,9 @@ def _chunk(flow, parts, march, args, end):
     """
     length = _chunk_length(flow, march.y)
     block_length = min(_BLOCK, length)
-    limit = march.accepted + march.rejected + length
+    limit = (
+        march.accepted + march.rejected + (length if most is None else jnp.minimum(length, most))
+    )
 
     def buffer(rows):
         return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), (march.u, march.y))
@@ -366,6 +423,15 @@ def chunk_to_event(flow, method, march, y0, args, tolerance):
     parts = _parts(flow, method, tolerance)
     march = _begin(parts, y0, args) if march is None else march
     march, records = _chunk(flow, parts, march, args, jnp.inf)
+    return march, records, _pack(march)
+
+
+@_compiled
+def _paced_chunk(flow, method, march, y0, args, tolerance, end, most):
+    """At most so many steps towards the event or `end`, and the records of them."""
+    parts = _parts(flow, method, tolerance)
+    march = _begin(parts, y0, args) if march is None else march
+    march, records = _chunk(flow, parts, march, args, end, most)
     return march, records, _pack(march)
 
 
