@@ -419,35 +419,39 @@ def contents(folder):
 @linux
 @pytest.mark.slow
 def test_reproduce_killed_at_thirty_random_moments_loses_nothing(tmp_path):
-    settings = Settings(seeds=1, steps=300, quick=True)
-    began = time.monotonic()
     assert finish(make_small(tmp_path / "whole"))[0] == 0
-    whole, draw = time.monotonic() - began, random.Random(0)
     records, data = contents(tmp_path / "whole")
-    folder, kills, finished_before = tmp_path / "out", 0, set()
-    for attempt in range(30):
+    began, draw = time.monotonic(), random.Random(0)
+    assert finish(make_small(tmp_path / "again"))[0] == 0  # all is compiled by now
+    seconds = time.monotonic() - began
+    folder, kills, before, children = tmp_path / "out", 0, {}, []
+    while kills < 30:
         process = make_small(folder)
-        time.sleep(draw.uniform(0.1, whole))
-        children = descendants(process.pid)
-        kills += process.poll() is None
+        try:
+            process.wait(draw.uniform(0.1, seconds))
+        except subprocess.TimeoutExpired:
+            children = descendants(process.pid)
+            kills += 1
         process.kill()
         process.communicate()
         until(lambda c=children: not living(c))
-        done = {n for n in SMALL if reproduce.finished(n, folder, settings)}
-        marks = {n: (folder / f"{n}.json").stat().st_ino for n in done}
-        assert done >= finished_before
-        if done == set(SMALL) or attempt == 29:
-            assert finish(make_small(folder))[0] == 0
-            for name, mark in marks.items():  # what was finished is not made again
-                assert (folder / f"{name}.json").stat().st_ino == mark
+        marks = finished_figures(folder)
+        assert marks.items() >= before.items()  # neither lost nor made again
+        before = marks
+        if process.returncode == 0:
             again, numbers = contents(folder)
             assert again == records and hidden(folder) == []
             for name in SMALL:
                 xr.testing.assert_identical(numbers[name], data[name])
             shutil.rmtree(folder)
-            done = set()
-        finished_before = done
-    assert kills > 20
+            before = {}
+
+
+def finished_figures(folder):
+    """Which figures count as finished, and the file that each record is."""
+    settings = Settings(seeds=1, steps=300, quick=True)
+    done = [n for n in SMALL if reproduce.finished(n, folder, settings)]
+    return {name: (folder / f"{name}.json").stat().st_ino for name in done}
 
 
 @pytest.mark.slow
