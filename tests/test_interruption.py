@@ -381,11 +381,12 @@ def test_a_full_disk_is_one_line_that_names_the_file(name, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"saved.nc"}
 
 
+@linux
 def test_a_folder_that_vanishes_meanwhile_is_one_line(tmp_path):
     folder = tmp_path / "here"
     folder.mkdir()
     process = begin(*LONG_TRAIN, "--json", "--out", folder / "run.nc")
-    time.sleep(2)
+    until(lambda: cpu_seconds(process.pid) > 4, process)
     shutil.rmtree(folder)
     process.send_signal(signal.SIGTERM)
     code, out, err = finish(process)
