@@ -119,9 +119,7 @@ def finish(
     run: Trajectory, describe: Document, names: list[str], out: Path | None, as_json: bool
 ) -> None:
     """Save a run, say it with the metrics asked for, and exit with what its status means."""
-    if out is not None:
-        with held_back():
-            run.save(out)
+    trouble = try_to(run.save, out)
     short = asked() and _long_to_measure(run)
     document = describe(run, [] if short else names)
     if as_json:
@@ -133,6 +131,8 @@ def finish(
         for name, values in document["metrics"].items():
             shown = values["mean"] if isinstance(values, dict) else values
             say(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}")
+    if trouble is not None:
+        raise trouble
     if out is not None and not as_json:
         say(f"wrote {out}")
     if short and names:
@@ -142,6 +142,21 @@ def finish(
         raise typer.Exit(exit_code())
     if "failed" in statuses:
         raise typer.Exit(1)
+
+
+def try_to(write: Callable[[Path], Any], path: Path | None) -> InputError | None:
+    """Write a file before anything is said, whatever signal comes; nothing where no path is given.
+
+    Returns what prevents it, to be raised when the answer has been said.
+    """
+    if path is None:
+        return None
+    try:
+        with held_back():
+            write(path)
+    except InputError as error:
+        return error
+    return None
 
 
 def _long_to_measure(run: Trajectory) -> bool:

@@ -28,6 +28,7 @@ from hadaflow.answers import (
     solve_document,
     strict,
     train_document,
+    try_to,
 )
 from hadaflow.arguments import (
     Classes,
@@ -55,7 +56,7 @@ from hadaflow.arguments import (
     with_model,
 )  # fmt: skip
 from hadaflow.errors import InputError, check_whole_number, no_device, printable, shown
-from hadaflow.interruption import asked, exit_code, held_back, listening, stop_listening
+from hadaflow.interruption import asked, exit_code, listening, stop_listening
 from hadaflow.lab_commands import register
 
 app = typer.Typer(
@@ -342,10 +343,8 @@ def verify_command(
         check_folder(out)
     found, interrupted = verify(ids, progress=not as_json)
     records = strict(found)
-    page = None
-    if out is not None and records:
-        with held_back():
-            page = write_claims(out, records)
+    folder = out if records else None
+    trouble = try_to(lambda path: write_claims(path, records), folder)
     if as_json:
         say(json.dumps(records, allow_nan=False))
     else:
@@ -353,8 +352,10 @@ def verify_command(
             say("\n".join(claim_lines(record)))
         count = Counter(record["status"] for record in records)
         say("; ".join(f"{number} {status}" for status, number in count.most_common()))
-        if page is not None:
-            say(f"page: {page}")
+    if trouble is not None:
+        raise trouble
+    if folder is not None and not as_json:
+        say(f"page: {folder / 'claims.html'}")
     if interrupted:
         complain("interrupted; the claims above are those that were finished")
         raise typer.Exit(exit_code())

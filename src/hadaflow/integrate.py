@@ -9,6 +9,7 @@ relative to the singular values rather than to the integrated coordinates.
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -18,11 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hadaflow.progress import Pace
+
 FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
 _SIDE_STEPS, _SIDE_NUMBERS = 256, 2**20  # saved points that are stepped to at once, at most
+_SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
 
@@ -142,7 +146,9 @@ class Integration:
         if ending == "event":
             end, y_end = _locate(self.flow, self.method, march, self.args)
         goals = grid(float(end))
-        if complete:
+        if ending == "interrupted" and self._pace is not None:
+            goals, ys = _recorded(records, goals)
+        elif complete:
             ys = self._from_records(records, goals)
         else:  # too many to keep: go the known way once more
             disarmed = self.flow.disarmed(self.args)
@@ -155,9 +161,28 @@ class Integration:
                 rows[-1] = row
         return ending, goals, ys
 
+    @functools.cached_property
+    def _pace(self) -> Pace | None:
+        """Steps that may take long each are taken a few at a time, so that Ctrl-C is heard soon."""
+        short = _SHORT_IMPLICIT if self._implicit else _SHORT_EXPLICIT
+        return Pace(_CHUNK) if _size(self.y0) > short else None
+
+    @property
+    def _implicit(self) -> bool:
+        return isinstance(self.flow.solver(self.method), diffrax.AbstractImplicitSolver)
+
     def _chunk(self, march: March | None, end: float) -> Any:
-        numbers = (self.y0, self.args, np.float64(self.tolerance), np.float64(end))
-        return chunk_of_steps(self.flow, self.method, march, *numbers)
+        """Steps towards the event or `end`, as many as the pace allows, and their records."""
+        most = _CHUNK if self._pace is None else self._pace.steps
+        numbers = (self.y0, self.args, np.float64(self.tolerance), np.float64(end), np.int64(most))
+        if self._pace is None:
+            return chunk_of_steps(self.flow, self.method, march, *numbers)
+        began = time.perf_counter()
+        march, records, packed = jax.block_until_ready(
+            chunk_of_steps(self.flow, self.method, march, *numbers)
+        )
+        self._pace.took(most, time.perf_counter() - began)
+        return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
 
     def _from_records(self, records, goals: np.ndarray):
         ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
@@ -174,7 +199,8 @@ class Integration:
         us, before = jax.tree.map(lambda *x: np.concatenate(x), *records)
         used = np.flatnonzero(np.isfinite(us))
         index = used[np.searchsorted(us[used], goals, side="right") - 1]
-        block = _side_block(len(jax.tree.leaves(ys)[0]), self.y0)
+        size = _size(self.y0)
+        block = _side_block(len(jax.tree.leaves(ys)[0]), size**2 if self._implicit else size)
         for start in range(0, len(goals), block):
             wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
             rows = index[wanted]
@@ -228,6 +254,14 @@ def _rows(tree, index):
     return jax.tree.map(lambda x: np.array(np.asarray(x)[index]), tree)
 
 
+def _recorded(records, goals: np.ndarray):
+    """Times and states of the records next after each of the goals."""
+    us, ys = jax.tree.map(lambda *x: np.concatenate(x), *records)
+    index = np.unique(np.minimum(np.searchsorted(us, goals), len(us) - 1))
+    index = index[us[index] > 0]
+    return us[index], jax.tree.map(lambda y: np.array(y[index]), ys)
+
+
 # --- compiled parts ------------------------------------------------------------------------------
 
 
@@ -239,15 +273,19 @@ def _parts(flow: Flow, method: str, tolerance):
 
 def _chunk_length(flow: Flow, y) -> int:
     """Steps between two returns to Python: fewer where they are long, or where many are too much."""
-    size = sum(x.size for x in jax.tree.leaves(y))
     most = getattr(flow, "steps_per_chunk", _CHUNK)
-    return max(1, min(most, _CHUNK_NUMBERS // size))
+    return max(1, min(most, _CHUNK_NUMBERS // _size(y)))
 
 
-def _side_block(points: int, y) -> int:
-    """How many of a run's saved points are stepped to at once."""
-    size = sum(x.size for x in jax.tree.leaves(y))
-    return int(np.clip(_SIDE_NUMBERS // size, 8, min(_SIDE_STEPS, 2 ** (points - 1).bit_length())))
+def _side_block(points: int, numbers: int) -> int:
+    """How many of a run's saved points, whose steps work on so many numbers, are stepped to at once."""
+    return int(
+        np.clip(_SIDE_NUMBERS // numbers, 1, min(_SIDE_STEPS, 2 ** (points - 1).bit_length()))
+    )
+
+
+def _size(y) -> int:
+    return sum(np.size(x) for x in jax.tree.leaves(y))
 
 
 def _largest(tree):
@@ -320,7 +358,7 @@ def _relative_error(flow, error, y, args, u, tolerance):
     return jax.tree.map(lambda e, s: e / s, error, scale)
 
 
-def _chunk(flow, parts, march, args, end):
+def _chunk(flow, parts, march, args, end, most):
     """Steps towards the event or `end`; records of all states passed, the first included.
 
     Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
@@ -328,7 +366,7 @@ def _chunk(flow, parts, march, args, end):
     """
     length = _chunk_length(flow, march.y)
     block_length = min(_BLOCK, length)
-    limit = march.accepted + march.rejected + length
+    limit = march.accepted + march.rejected + jnp.minimum(length, most)
 
     def buffer(rows):
         return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), (march.u, march.y))
@@ -382,11 +420,11 @@ def _side_steps(flow, method, u0, y0, u1, args):
 
 
 @_compiled
-def chunk_of_steps(flow, method, march, y0, args, tolerance, end):
-    """A chunk of steps towards the event or `end`, and the records of it."""
+def chunk_of_steps(flow, method, march, y0, args, tolerance, end, most):
+    """At most so many steps towards the event or `end`, and the records of them."""
     parts = _parts(flow, method, tolerance)
     march = _begin(parts, y0, args) if march is None else march
-    march, records = _chunk(flow, parts, march, args, end)
+    march, records = _chunk(flow, parts, march, args, end, most)
     return march, records, _pack(march)
 
 

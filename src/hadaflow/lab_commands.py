@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hadaflow.answers import complain, say, strict
+from hadaflow.answers import complain, say, strict, try_to
 from hadaflow.arguments import (
     JsonFlag,
     Unbalanced,
@@ -24,7 +24,7 @@ from hadaflow.arguments import (
     with_model,
 )
 from hadaflow.errors import InputError, printable, shown
-from hadaflow.interruption import asked, exit_code, held_back
+from hadaflow.interruption import asked, exit_code
 
 
 class Seek(StrEnum):
@@ -73,10 +73,10 @@ def hunt_command(
         metric, model, C=exact_unbalanced(unbalanced), seek=None if seek is None else seek.value,
         starts=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto",
     )  # fmt: skip
-    if out is not None and found.certificate is not None:
-        with held_back():
-            found.certificate.save(out)
-    _tell(found, as_json, out if found.certified else None)
+    trouble = None if found.certificate is None else try_to(found.certificate.save, out)
+    _tell(found, as_json, out if found.certified and trouble is None else None)
+    if trouble is not None:
+        raise trouble
     if found.interrupted or asked():
         raise typer.Exit(exit_code())
 
@@ -203,12 +203,10 @@ def rise_command(
         metric, model, C=exact_unbalanced(unbalanced), low=low, high=high, starts=starts,
         seconds=seconds, seed=seed, progress=None if as_json else "auto",
     )  # fmt: skip
-    if out is not None:
-        with held_back():
-            found.save(out)
-    if picture is not None:
-        found.plot(picture)
-    _tell(found, as_json, out, picture)
+    unsaved, undrawn = try_to(found.save, out), try_to(found.plot, picture)
+    _tell(found, as_json, None if unsaved else out, None if undrawn else picture)
+    if trouble := unsaved or undrawn:
+        raise trouble
     if found.interrupted or asked():
         raise typer.Exit(exit_code())
 
@@ -244,12 +242,14 @@ def atlas_command(
     found = atlas(
         model, starts=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto"
     )
-    if out is not None:
-        found.plot(out)
+    trouble = try_to(found.plot, out)
     if as_json:
         say(json.dumps(strict(found.to_document()), allow_nan=False))
     else:
         say(found.table())
+    if trouble is not None:
+        raise trouble
+    if not as_json:
         say(f"wrote {out}")
     if found.interrupted or asked():
         raise typer.Exit(exit_code())

@@ -199,7 +199,14 @@ class OrbitMarch:
                     if march is not None:
                         march = march._replace(reached=np.asarray(False))
                     after = chunk_of_steps(
-                        self.flow, DUAL, march, y0, args, self.args.tolerance, np.float64(np.inf)
+                        self.flow,
+                        DUAL,
+                        march,
+                        y0,
+                        args,
+                        self.args.tolerance,
+                        np.float64(np.inf),
+                        np.int64(_CHUNK_WORK),
                     )
                     kept.add(*after[1])
                     march, status = after[0], Status.read(after[2])
