@@ -221,7 +221,10 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         ("solve --classes 4 --start 1,1,2 --samples 0", "`samples` must be"),
         ("solve --classes 4 --start 1,1,2 --log10-times 3,2", "strictly increasing"),
         ("solve --classes 4 --start 1,1,2 --out nowhere/x.nc", "the folder does not exist"),
-        ("train --classes 4 --steps 0", "`steps` must be a whole number of at least 1, but is 0"),
+        (
+            "train --classes 4 --steps 0",
+            "`steps` must be a whole number from 1 to 1000000000000000, but is 0",
+        ),
         (
             "train --classes 4 --steps 5 --lr 0",
             "`learning_rate` must be a positive number, but is 0.0",

@@ -296,7 +296,7 @@ def test_beyond_the_largest_double():
     assert said["log10_time"][-1] is None and said["path_length"][-1] is None
     for name in ("log10_log10_time", "log_norm", "log_path_length"):
         assert said[name][-1] == getattr(run, name)[-1]
-    with pytest.raises(hf.InputError, match=r"beyond 1e\+290"):
+    with pytest.raises(hf.InputError, match="singular values beyond"):
         run.state(-1)
 
 

@@ -375,7 +375,7 @@ def test_interruption_keeps_the_finished_part(target):
 
     def interrupted(*args):
         calls.append(1)
-        if len(calls) == 2:
+        if len(calls) == 3:
             raise KeyboardInterrupt
         return original(*args)
 

@@ -123,7 +123,7 @@ def test_nothing_half_written_stays_behind(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(xr.Dataset, "to_netcdf", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(hf.InputError, match=r"Cannot write '.*run.nc': disk full"):
         run.save(tmp_path / "run.nc")
     assert [p.name for p in tmp_path.iterdir()] == ["run.nc"]
     assert (tmp_path / "run.nc").read_text() == "old"

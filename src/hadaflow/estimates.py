@@ -8,7 +8,7 @@ import numpy as np
 
 from hadaflow.lanes import cores
 from hadaflow.memory import in_words, require_memory
-from hadaflow.model import MSE
+from hadaflow.model import MSE, UFM
 from hadaflow.orbit_runs import choose, local_tolerance, log_norm_ahead
 from hadaflow.requests import STIFF_METHOD, Request, make_request
 from hadaflow.states import Parameters, check_batch
@@ -20,6 +20,7 @@ _FORETOLD = 0.25  # of the transforms to collapse that a prediction takes
 _CALL = 2e-6  # seconds of a transform of a dual step beside what grows with K
 _PER_NUMBER = 9e-10  # seconds, times K log2 K
 _EXPLICIT = 1e-9  # of an explicit stage, times K log2 K
+_IMPLICIT, _IMPLICIT_PER_NUMBER = 5e-5, 2e-9  # of an implicit step, and times the cube of the state
 _SAMPLE = 64  # runs of a batch that an estimate looks at
 _DUAL_ARRAYS, _EXPLICIT_ARRAYS, _FULL_ARRAYS = 60, 40, 30  # working copies of a state
 
@@ -94,9 +95,7 @@ def estimate(
 
 def check_memory(request: Request, start: Any) -> float:
     """Bytes that a run takes; refused if there are not so many."""
-    model, points = request.model, request.points
-    if request.log10_times is not None:
-        points = len(request.log10_times) + 1
+    model, points = request.model, _saved_points(request)
     if isinstance(start, Parameters):
         size = sum(f.size for f in start.factors)
         return require_memory(
@@ -104,8 +103,11 @@ def check_memory(request: Request, start: Any) -> float:
             f"A full run with {model.classes} classes",
             "the reduced view needs K numbers, not K² (`spectrum`, `matched_spectrum`)",
         )
-    state = model.modes * (model.depth if model.penalized or model.loss == MSE else 1)
-    kept = start.a.size * points * (4 if request.method == DUAL else 6)
+    state = _state_size(model)
+    runs = start.a.size // model.modes
+    kept = (
+        4.0 * start.a.size * points if request.method == DUAL else 8.0 * runs * points * (state + 3)
+    )
     if request.method == STIFF_METHOD:
         return require_memory(
             6.0 * state**2 + kept,
@@ -118,6 +120,16 @@ def check_memory(request: Request, start: Any) -> float:
         f"A run with {model.classes} classes and {points} saved points",
         "ask for fewer `points`",
     )
+
+
+def _saved_points(request: Request) -> int:
+    """Each takes a step of its own."""
+    return request.points if request.log10_times is None else len(request.log10_times) + 1
+
+
+def _state_size(model: UFM) -> int:
+    """Numbers that are integrated, nearly."""
+    return model.modes * (model.depth if model.penalized or model.loss == MSE else 1)
 
 
 def _seconds(request: Request, start: Any) -> float:
@@ -133,6 +145,7 @@ def _seconds(request: Request, start: Any) -> float:
     far = (
         float(np.max(log_norm_ahead(request, np.atleast_2d(start.a)))) if not model.settles else 5.0
     )
-    steps = 100 + 0.5 * math.exp(min(far, 30.0))
-    stage = 2e-7 + _EXPLICIT * work * (K**2 if request.method == STIFF_METHOD else 1)
-    return steps * 6 * stage
+    steps = 100 + 0.5 * math.exp(min(far, 30.0)) + _saved_points(request)
+    if request.method == STIFF_METHOD:
+        return steps * (_IMPLICIT + _IMPLICIT_PER_NUMBER * _state_size(model) ** 3)
+    return steps * 6 * (2e-7 + _EXPLICIT * work)

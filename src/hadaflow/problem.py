@@ -297,6 +297,11 @@ class Problem:
                 f"Argument `start` must have {self.modes} singular values for `classes` = "
                 f"{self.classes} and {self.loss} ({self._modes_in_words}), but has {given.modes}."
             )
+        if np.any(given.a > self.largest_value):
+            raise InputError(
+                f"Argument `start` must hold values of at most {self.largest_value:.3g} for `classes` = "
+                f"{self.classes} (sums of larger ones overflow), but has {given.a.max():g}."
+            )
         C, angles = self._fitting_differences(given), self._fitting_angles(given)
         self.check_width(given.a, C)
         if check_units(given.units or units or "scaled") == RAW:
@@ -304,6 +309,11 @@ class Problem:
                 given.a / self.singular_value_scale, C / self.difference_scale, "scaled", angles
             )
         return Spectrum(given.a, C, "scaled", angles)
+
+    @property
+    def largest_value(self) -> float:
+        """A singular value up to which it and the sum of all, in either units, are doubles."""
+        return 1e307 / (self.classes * self.singular_value_scale)
 
     @property
     def largest_rank(self) -> int:

@@ -82,8 +82,8 @@ def _from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     clocks = {name: arrays.pop(name, None) for name in CLOCKS}
     iterations = arrays.pop("iterations", None)
     _check_arrays(record["model"], record["view"], arrays)
-    states = next(iter(arrays.values()))
-    points = states.shape[:-1] if record["view"] == "reduced" else states.shape[:-2]
+    full = record["view"] == "full"
+    points = next(iter(arrays.values())).shape[:-2] if full else arrays["log_a"].shape[:-1]
     _check_clocks(clocks, iterations, points)
     whole = None if iterations is None else iterations.astype(int)
     return {**record, "arrays": arrays, **clocks, "iterations": whole}

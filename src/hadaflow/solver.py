@@ -131,7 +131,7 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
         return _integrate_phases(request, start)
     if _may_change_sign(model, start):
         signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
-        return _integrate_phases(request, signed)
+        return _real_if_possible(_integrate_phases(request, signed))
     if model.penalized or model.imbalance is not None or (model.loss == MSE and model.depth > 2):
         return _integrate_layers(request, start)
     if model.loss == MSE:
@@ -149,6 +149,13 @@ def _may_change_sign(model: UFM, start: Spectrum) -> bool:
     """
     unbalanced = model.depth == 1 or bool(np.any(start.C))
     return model.soft_labels and model.imbalance is None and unbalanced
+
+
+def _real_if_possible(run: Trajectory) -> Trajectory:
+    """The run without its angles, where no mode has changed its sign."""
+    if np.any(np.cos(run.angles) < 0):
+        return run
+    return dataclasses.replace(run, arrays={n: v for n, v in run.arrays.items() if n != "angles"})
 
 
 def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | None:

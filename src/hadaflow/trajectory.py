@@ -18,7 +18,7 @@ from hadaflow.layers import layer_axes
 from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.model import MSE, UFM
 from hadaflow.run_files import CLOCKS, RECORD, read_run, write_run
-from hadaflow.states import LARGEST, RAW, Parameters, Spectrum
+from hadaflow.states import RAW, Parameters, Spectrum
 
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
 _LARGEST_LOG = 700.0
@@ -146,10 +146,11 @@ class Trajectory:
         layers = (slice(None),) * layer_axes(self.model.depth)
         angles = self.arrays.get("angles")
         turned = None if angles is None else angles[..., index, :]
-        if not np.all(self.a[..., index, :] <= LARGEST):
+        largest = self.model.largest_value
+        if not np.all(self.a[..., index, :] <= largest):
             raise InputError(
                 f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, with "
-                f"singular values beyond {LARGEST:g}: no run can start from there."
+                f"singular values beyond {largest:.3g}: no run can start from there."
             )
         return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
 
