@@ -16,7 +16,7 @@ test: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -80,6 +80,26 @@ def test_a_mode_that_is_held_back_passes_through_zero():
     assert np.all(np.isfinite(run.log_a))
 
 
+def test_descent_and_batches_follow_a_sign_that_changes():
+    """The reduced map and the matrices agree past zero; runs of a batch that stay positive are real."""
+    model = hf.UFM(7, depth=1, label_smoothing=0.9)
+    starts = [[3.0, 0.2, 1e-3], [0.3, 0.2, 0.1]]
+    run = hf.descend(model, starts[0], 60, 0.5, points=20, progress=None)
+    full = hf.descend(model, hf.hadamard(model, starts[0]), 60, 0.5, points=20, progress=None)
+    assert run.status == "reached" and np.any(np.cos(run.angles) < 0)
+    for k in (5, -1):
+        Z = full.state(k).Z
+        np.testing.assert_allclose(hf.lift(model, run.state(k)).Z, Z, atol=1e-12 * np.abs(Z).max())
+    assert "angles" not in hf.descend(model, starts[1], 20, 0.1, progress=None).arrays
+    batch = hf.solve(model, starts, times=[0.5, 2.0], progress=None)
+    for k, start in enumerate(starts):
+        alone = hf.solve(model, start, times=[0.5, 2.0], progress=None)
+        np.testing.assert_allclose(batch.log_a[k], alone.log_a, rtol=1e-12)
+        turned = alone.arrays.get("angles", np.zeros_like(alone.log_a))
+        np.testing.assert_allclose(batch.angles[k], turned, atol=1e-12)
+    assert np.any(np.cos(batch.angles[0]) < 0) and not np.any(batch.angles[1])
+
+
 def test_pictures_compile_nothing_new():
     compiled = []
 

@@ -83,9 +83,8 @@ def _one_by_one(
     rows = [start.row(i) for i in index]
     stopped = threading.Event()
 
-    def look(
-        *_: Any,
-    ) -> None:  # Ctrl-C is heard by the main thread alone; a run asks after every chunk
+    def look(*_: Any) -> None:
+        # Ctrl-C is heard by the main thread alone; a run asks after every chunk.
         if stopped.is_set():
             raise KeyboardInterrupt
 
@@ -129,15 +128,16 @@ def _together(
 ) -> Trajectory:  # fmt: skip
     """One trajectory of all runs; shorter ones repeat their last state."""
     count, length = len(start.a), max([2 if len(quick) else 1, *map(len, alone)])
-    names = sorted(alone[0].arrays) if alone else ["C", "log_a"]
-    shapes = {n: alone[0].arrays[n].shape[1:] if alone else start.a.shape[1:] for n in names}
-    arrays = {n: np.zeros((count, length, *shapes[n])) for n in names}
+    # Runs without angles, where others have them, are real: their angles are zero.
+    shapes = {n: v.shape[1:] for run in alone for n, v in sorted(run.arrays.items())}
+    shapes = shapes or {n: start.a.shape[1:] for n in ("C", "log_a")}
+    arrays = {n: np.zeros((count, length, *shape)) for n, shape in shapes.items()}
     clocks = {n: np.zeros((count, length)) for n in _CLOCKS}
     statuses, messages, steps = [""] * count, [""] * count, 0
     methods = Counter(run.diagnostics["method"] for run in alone)
     for i, run in zip(rest, alone, strict=True):
-        for n in names:
-            _fill(arrays[n][i], run.arrays[n])
+        for n, values in run.arrays.items():
+            _fill(arrays[n][i], values)
         for n in _CLOCKS:
             _fill(clocks[n][i], getattr(run, n))
         statuses[i], messages[i], steps = run.status, run.message, steps + run.steps

@@ -383,6 +383,12 @@ def _descend_matrices(
 def _descend_spectrum(
     model: UFM, start: Spectrum, units: str, run
 ) -> tuple[dict[str, np.ndarray], int, bool]:
+    if start.angles is None and model.may_change_sign(start.C):
+        signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
+        arrays, done, interrupted = _descend_spectrum(model, signed, units, run)
+        if not np.any(np.cos(arrays["angles"]) < 0):  # no mode has changed its sign
+            del arrays["angles"]
+        return arrays, done, interrupted
     scale, difference_scale = model.singular_value_scale, model.difference_scale
     raw_a, raw_C = start.a * scale, start.C * difference_scale
     layers = list(layer_values(model.depth, raw_a, raw_C))
@@ -406,11 +412,8 @@ def _descend_spectrum(
     with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
         product = np.prod(layers, axis=0)
         if phases:
-            angles, product, layers = (
-                np.angle(product),
-                np.abs(product),
-                [np.abs(x) for x in layers],
-            )
+            angles, product = np.angle(product), np.abs(product)
+            layers = [np.abs(x) for x in layers]
         C = differences(np.stack(layers))
     first = (..., 0, *(slice(None),) * layer_axes(model.depth))
     product[..., 0, :], C[first] = raw_a, raw_C

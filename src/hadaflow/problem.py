@@ -255,6 +255,15 @@ class Problem:
         """Is any label other than one-hot? Then the flow settles at a finite point."""
         return self.label_smoothing > 0 or self.label_distribution is not None
 
+    def may_change_sign(self, C: np.ndarray) -> bool:
+        """Can labels pull a mode through zero? Balanced modes die there; others go on, with phase π.
+
+        Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its
+        own fixed point is.
+        """
+        unbalanced = self.depth == 1 or bool(np.any(C))
+        return self.soft_labels and self.imbalance is None and unbalanced
+
     @functools.cached_property
     def label_probabilities(self) -> np.ndarray:
         """q: the probability of every class for a sample of class 0."""

@@ -129,7 +129,7 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
     model = request.model
     if start.angles is not None and model.imbalance is None:
         return _integrate_phases(request, start)
-    if _may_change_sign(model, start):
+    if model.may_change_sign(start.C):
         signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
         return _real_if_possible(_integrate_phases(request, signed))
     if model.penalized or model.imbalance is not None or (model.loss == MSE and model.depth > 2):
@@ -139,16 +139,6 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
     if request.method == DUAL:
         return solve_orbit(request, start)
     return _integrate_reduced(request, start)
-
-
-def _may_change_sign(model: UFM, start: Spectrum) -> bool:
-    """Can labels pull a mode through zero? Balanced modes die there; others go on, with phase π.
-
-    Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its own
-    fixed point is.
-    """
-    unbalanced = model.depth == 1 or bool(np.any(start.C))
-    return model.soft_labels and model.imbalance is None and unbalanced
 
 
 def _real_if_possible(run: Trajectory) -> Trajectory:
