@@ -258,6 +258,26 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         ("solve --classes 4 --start 1,1,2 --points 99999999999", "whole number from 2 to 1000000"),
         (f"show {'x' * 300}", "Cannot read"),
         (f"solve --classes 4 --start 1,1,2 --out {'x' * 300}", "the name is too long"),
+        ("plot .", "it is a folder"),
+        ("show .", "it is a folder"),
+        ("reproduce k4 --order ²", '`order` must be "descending"'),
+        (f"train --classes 4 --steps {'9' * 20}", "`steps` must be a whole number from 1 to"),
+        (f"train --classes 4 --steps 5 --seeds {'9' * 20}", "`seeds` must be a whole number from"),
+        ("train --classes 4 --steps 5 --seed -1", "`seed` must be a whole number of at least 0"),
+        ("train --classes 4 --steps 5 --scale 1e300 --init hadamard", "`scale` must be at most 1e"),
+        ("train --classes 4 --steps 5 --scale 1e300 --init matched", "`scale` must be at most 1e"),
+        ("train --classes 4 --steps 5 --scale 1e300", "`scale` must be at most 1e"),
+        ("solve --classes 4 --start 1e308,1e308,1e308", "values of at most 6.25e.305"),
+        ("solve --classes 4 --start 1e308,1,1 --until time:1", "values of at most 6.25e.305"),
+        ("solve --classes 4 --start 1,1,2 --metric KL", r"\(did you mean kl\?\)"),
+        (f"solve --classes 4 --start 1,1,2 --group {'2x' * 50_000}2", "`group` must"),
+        (f"solve --classes 4 --start {'1,' * 50_000}1", "must have 3 singular values"),
+        (f"solve --classes {'9' * 4000} --start 1", "'--classes'|`classes`"),
+        (f"solve --classes 4 --start {'x' * 100_000}", "`start` must be numbers"),
+        (f"dance{'x' * 100_000}", "No such command"),
+        (f"hunt {'x' * 100_000} --classes 4", "Unknown metric"),
+        (f"reproduce {'x' * 100_000}", "Unknown figure"),
+        (f"verify {'x' * 100_000}", "Unknown claim"),
     ],
 )
 def test_errors_are_one_line_and_exit_2(hadaflow, arguments, message, tmp_path, monkeypatch):
@@ -265,6 +285,7 @@ def test_errors_are_one_line_and_exit_2(hadaflow, arguments, message, tmp_path, 
     code, out, err = hadaflow(*arguments.split())
     assert code == 2 and out == ""
     assert err.count("\n") == 1 and re.search(message, err), err
+    assert len(err) < 1200, "what was given is shortened"
     assert not list(tmp_path.iterdir())
 
 

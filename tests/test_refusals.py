@@ -121,3 +121,49 @@ def test_so_does_the_command_line(arguments, told, monkeypatch, capsys):
         cli.main()
     out, err = capsys.readouterr()
     assert end.value.code == 2 and out == "" and err.count("\n") == 1 and told in err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, g: hf.solve(m, g.factors), r"write parameters\(W, H\)"),
+        (lambda m, g: hf.solve(m, list(g.factors)), r"write parameters\(W, H\)"),
+        (lambda m, g: hf.solve(m, g.Z), r"write parameters\(W, H\)"),
+        (lambda m, g: hf.descend(m, g.factors, 3, 0.1), r"write parameters\(W, H\)"),
+        (lambda m, g: hf.lift(m, g), "is a full state: `project` it"),
+        (lambda m, g: hf.metric_names(m), "but is a UFM, which comes second"),
+        (lambda m, g: hf.metric_names(m, "full"), "but is a UFM, which comes second"),
+        (lambda m, g: hf.metric_names("sideways"), '"reduced" or "full", but is \'sideways\''),
+        (lambda m, g: hf.metric_names("full", "full"), "`model` must be a UFM"),
+        (lambda m, g: hf.measure("KL", m, [1.0] * 3), r"'KL' \(did you mean kl\?\)"),
+        (lambda m, g: hf.measure("nc1", m, g), "did you mean nc1_cdnv or nc1_pinv or nc1_quot"),
+        (lambda m, g: hf.measure("log-ratio", m, g), "did you mean log_ratio"),
+        (lambda m, g: hf.measure(7, m, g), "must be a name or a function, but is 7"),
+        (lambda m, g: hf.fixed_point(m), "must have soft labels or penalties"),
+        (lambda m, g: hf.solve(m, "x" * 10**5), "must hold numbers, but is 'xxx"),
+        (lambda m, g: hf.solve(m, [1.0] * 3, times=range(10**5, 0, -1)), "strictly increasing"),
+        (lambda m, g: hf.solve(m, [1.0] * 3, "x" * 10**5), "`until` must be Time"),
+        (lambda m, g: hf.UFM("4" * 10**5), "`classes` must be a whole number"),
+        (lambda m, g: hf.UFM(4, group=(2,) * 10**5), "`group` must"),
+        (lambda m, g: hf.UFM(4, weight_decay=(1.0,) * 10**5), "`weight_decay` must"),
+        (lambda m, g: hf.spectrum([[1.0] * 3] * 10**4 + [[-1.0] * 3]), "but has -1.0"),
+        (lambda m, g: hf.gaussian(m, 1e300, 0), "`scale` must be at most"),
+        (lambda m, g: hf.solve(m, [1e307, 1, 1]), "values of at most 6.25e"),
+    ],
+)
+def test_what_is_said_of_bad_input(call, message):
+    model = hf.UFM(4)
+    with pytest.raises(hf.InputError, match=message) as refusal:
+        call(model, hf.gaussian(model, 0.1, 0))
+    assert len(str(refusal.value)) < 600 and "\n" not in str(refusal.value)
+
+
+def test_overflow_is_no_warning():
+    for start in ([1.0, 0.5, 0.3], hf.gaussian(hf.UFM(4), 0.3, 0)):
+        run = hf.descend(hf.UFM(4), start, 5, 1e300, progress=None)
+        assert run.status == "failed" and "overshoot" in run.message
+
+
+def test_all_names_without_a_view():
+    both = hf.metric_names()
+    assert set(both) == {*hf.metric_names("reduced"), *hf.metric_names("full")}

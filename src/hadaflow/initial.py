@@ -252,7 +252,7 @@ def _layer_spectra(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Raw singular values of the layers for all K modes, the trivial one zero unless given; angles."""
     model.check_reduced_view()
-    given = start if isinstance(start, Spectrum) else spectrum(start)
+    given = model.as_spectrum(start)
     trivial = None
     if given.modes == model.modes + 1 and not model.has_constant_mode and model.imbalance is None:
         # The trivial mode of a cross-entropy start: check the others, keep it.

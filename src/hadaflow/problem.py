@@ -297,10 +297,7 @@ class Problem:
         A spectrum that names its own units is read in those; else in `units`; else as scaled.
         """
         self.check_reduced_view()
-        given = start
-        if not isinstance(start, Spectrum):
-            self._refuse_matrices(start)
-            given = spectrum(start)
+        given = self.as_spectrum(start)
         if given.modes != self.modes:
             raise InputError(
                 f"Argument `start` must have {self.modes} singular values for `classes` = "
@@ -365,8 +362,10 @@ class Problem:
         own = self.modes_of_view.multiplicity
         return np.concatenate([[1], own]) if self.has_constant_mode else own
 
-    def _refuse_matrices(self, start: Any) -> None:
-        """A list of singular values is a reduced start; matrices say that they are a full one."""
+    def as_spectrum(self, start: Any) -> Spectrum:
+        """A list of singular values as a reduced start; matrices are pointed to where they belong."""
+        if isinstance(start, Spectrum):
+            return start
         if isinstance(start, Parameters):
             raise InputError(
                 "Argument `start` must be singular values here, but is a full state: `project` it."
@@ -379,6 +378,7 @@ class Problem:
                 "Argument `start` must be singular values, or a full state made with `parameters`: "
                 f"write parameters({', '.join(self.factor_names)})."
             )
+        return spectrum(start)
 
     def check_reduced_view(self) -> None:
         """Refuse a model that has none."""
