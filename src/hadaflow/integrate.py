@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.progress import Pace
+from hadaflow.steppers import IMPLICIT
 
 FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
@@ -169,7 +170,7 @@ class Integration:
 
     @property
     def _implicit(self) -> bool:
-        return isinstance(self.flow.solver(self.method), diffrax.AbstractImplicitSolver)
+        return self.method in IMPLICIT
 
     def _chunk(self, march: March | None, end: float) -> Any:
         """Steps towards the event or `end`, as many as the pace allows, and their records."""

@@ -10,6 +10,7 @@ import optimistix
 
 DUAL = "dual"  # of the orbit alone: see `dual`
 METHODS = ("tsit5", "dopri8", "kvaerno5", DUAL)
+IMPLICIT = ("kvaerno5",)  # with dense systems to solve
 
 
 class UnrolledTsit5(diffrax.AbstractAdaptiveSolver):
