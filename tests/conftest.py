@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 # Most of the time goes into compiling, much of it the same code in several modules and in commands that
@@ -23,6 +24,14 @@ def _strict_jax():
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     assert not jax.config.jax_enable_x64  # pyright: ignore
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible():
+    """Undo what a shell asks its children in the background to ignore, for the commands under test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -31,14 +31,6 @@ CERTIFICATE = next(iter(sorted(Path(__file__).parents[1].glob("docs/certificates
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _heard():
-    """Undo what a shell in the background asks its children to ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def begin(*arguments, **options):
     """`hadaflow` as a process; what it says is read as bytes."""
     call = [sys.executable, "-m", "hadaflow", *map(str, arguments)]

@@ -272,7 +272,10 @@ def test_metrics_batch_over_leading_axes():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: hf.measure("kul", m, [1.0] * 3), "Unknown metric 'kul'; allowed are .*kl, l2"),
+        (
+            lambda m: hf.measure("kul", m, [1.0] * 3),
+            r"Unknown metric 'kul' \(did you mean kl\?\); allowed are .*kl, l2",
+        ),
         (lambda m: hf.measure("residual", m, [1.0] * 3), "`residual` needs a full state"),
         (lambda m: hf.rate("kl", m, [1.0] * 3, flow="fast"), '`flow` must be "gradient" or'),
         (lambda m: hf.measure(lambda a: a, m, [1.0] * 3), r"one number, but .* shape \(3,\)"),

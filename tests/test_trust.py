@@ -319,7 +319,9 @@ def test_no_addresses_are_told():
     assert "needs a metric that is a function" in found.message and " at 0x" not in str(found)
     assert " at 0x" not in shown([own, Metric(), {1: own}])
     refused(lambda: hf.certify(own, [own] * 3), "must hold finite numbers")
-    refused(lambda: hf.hunt(object(), hf.UFM(4)), "Unknown metric <object object>")
+    refused(
+        lambda: hf.hunt(object(), hf.UFM(4)), "must be a name or a function, but is <object object>"
+    )
 
 
 # --- every entry of a certificate ----------------------------------------------------------------
