@@ -39,10 +39,11 @@ def begin(*arguments, **options):
 
 
 def finish(process):
-    try:
-        out, err = process.communicate(timeout=HANG)
-    finally:
-        process.kill()
+    with process:
+        try:
+            out, err = process.communicate(timeout=HANG)
+        finally:
+            process.kill()
     return process.returncode, (out or b"").decode(), (err or b"").decode()
 
 

@@ -61,7 +61,8 @@ RECORD_CHANGES = [
     (("model", "temperature"), "hot"), (("model", "weight_decay"), [1]),
     (("model", "weight_decay"), "none"), (("model", "imbalance"), [[2, 1], [2, 3]]),
     (("model", "imbalance"), 7), (("model", "label_distribution"), [1, 2]),
-    (("model", "reduction"), "max"), (("extra",), 1),
+    (("model", "reduction"), "max"), (("extra",), 1), (("status",), "mixed"),
+    (("diagnostics",), {"statuses": ["failed"]}), (("model", "samples"), 10**300),
 ]  # fmt: skip
 ARRAY_CHANGES = [
     (("log_a",), ...), (("C",), ...), (("log10_time",), ...), (("log_a",), np.zeros((6, 4))),
@@ -77,7 +78,9 @@ ARRAY_CHANGES = [
     (("log10_log10_time",), np.zeros((6, 2))), (("iterations",), np.array([1.0, 2, 3, 4, 5, 6])),
     (("iterations",), np.array([0, 1, 1, 2, 3, 4.0])), (("iterations",), np.full(6, NAN)),
     (("iterations",), np.array([0, 0.5, 1, 2, 3, 4])), (("iterations",), np.arange(5.0)),
-    (("log_a",), np.zeros((0, 3))),
+    (("log_a",), np.zeros((0, 3))), (("angles",), np.ones((6, 3))),
+    (("log10_time",), np.full(6, -INF)), (("log10_time",), np.array([-INF, -1e308, 1, 2, 3, 4])),
+    (("log10_log10_time",), np.full(6, NAN)),
 ]  # fmt: skip
 
 
@@ -98,6 +101,7 @@ def test_a_file_that_cannot_be_a_run_is_refused(path, value, reduced, tmp_path):
         (("W",), ...), (("H",), np.zeros((2, 6, 4, 3))), (("W",), np.full((2, 6, 4, 4), NAN)),
         (("W",), np.zeros((6, 4, 4))), (("iterations",), np.zeros((2, 6))), (("view",), "reduced"),
         (("model", "width"), 5), (("model", "samples"), 2),
+        (("diagnostics",), {"statuses": ["reached"]}),
     ],
 )  # fmt: skip
 def test_files_of_matrices_too(path, value, descent, tmp_path):

@@ -104,7 +104,7 @@ def test_foreign_and_missing_files(tmp_path):
     with pytest.raises(hf.InputError, match="there is no such file"):
         hf.load(tmp_path / "nothing.nc")
     (tmp_path / "text.nc").write_text("hello")
-    with pytest.raises(hf.InputError, match="not a hadaflow file, or damaged"):
+    with pytest.raises(hf.InputError, match="it is not a hadaflow file"):
         hf.load(tmp_path / "text.nc")
     xr.Dataset({"x": ("t", [1.0])}).to_netcdf(tmp_path / "other.nc", engine="scipy")
     with pytest.raises(hf.InputError, match="not a hadaflow file: it names no schema"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hadaflow.errors import InputError, printable, visible
-from hadaflow.interruption import asked, exit_code, held_back
+from hadaflow.interruption import asked, exit_code, held_back, let_through
 
 if TYPE_CHECKING:
     from hadaflow.trajectory import Trajectory
@@ -25,7 +25,7 @@ _PATIENCE = 3e8  # multiplications of one product of all states, a second or two
 
 
 def strict(value: Any) -> Any:
-    """NaN and infinities as null, NumPy as Python: what strict JSON can say."""
+    """NaN and infinities as null, NumPy as Python, text in UTF-8: what strict JSON can say."""
     if isinstance(value, dict):
         return {k: strict(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -34,6 +34,8 @@ def strict(value: Any) -> Any:
         return strict(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, str):  # names of files may hold bytes that are no text
+        return value.encode("utf-8", "backslashreplace").decode()
     return value
 
 
@@ -96,7 +98,8 @@ def train_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
         if len(v) < 2:
             return [None] * v.shape[1]
         with np.errstate(invalid="ignore"):  # an infinite value has no error, and becomes null
-            return v.std(axis=0, ddof=1) / math.sqrt(len(v))
+            size = np.maximum(np.max(np.abs(v), axis=0), np.finfo(float).tiny)
+            return (v / size).std(axis=0, ddof=1) / math.sqrt(len(v)) * size
 
     return {
         "classes": run.model.classes,
@@ -119,22 +122,22 @@ def finish(
     run: Trajectory, describe: Document, names: list[str], out: Path | None, as_json: bool
 ) -> None:
     """Save a run, say it with the metrics asked for, and exit with what its status means."""
-    trouble = try_to(run.save, out)
-    short = asked() and _long_to_measure(run)
-    document = describe(run, [] if short else names)
-    if as_json:
-        say(json.dumps(strict(document), allow_nan=False))
-    elif short:
-        say(f"hadaflow trajectory · {run.status}\n  {run.message}")
-    else:
-        say(run.summary())
-        for name, values in document["metrics"].items():
-            shown = values["mean"] if isinstance(values, dict) else values
-            say(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}")
-    if trouble is not None:
-        raise trouble
-    if out is not None and not as_json:
-        say(f"wrote {out}")
+    with held_back(firmly=False):  # what is saved is said
+        trouble = try_to(run.save, out)
+        document, short = _described(run, describe, names)
+        if as_json:
+            say(json.dumps(strict(document), allow_nan=False))
+        elif short:
+            say(f"hadaflow trajectory · {run.status}\n  {run.message}")
+        else:
+            say(run.summary())
+            for name, values in document["metrics"].items():
+                shown = values["mean"] if isinstance(values, dict) else values
+                say(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}")
+        if trouble is not None:
+            raise trouble
+        if out is not None and not as_json:
+            say(f"wrote {out}")
     if short and names:
         complain("interrupted; the metrics of so large a model are left to `hadaflow show`")
     statuses = {run.status, *run.diagnostics.get("statuses", [])}
@@ -142,6 +145,19 @@ def finish(
         raise typer.Exit(exit_code())
     if "failed" in statuses:
         raise typer.Exit(1)
+
+
+def _described(
+    run: Trajectory, describe: Document, names: list[str]
+) -> tuple[dict[str, Any], bool]:
+    """The document of a run, and whether an interruption has cut it short."""
+    if not _long_to_measure(run):
+        return describe(run, names), False
+    try:
+        with let_through():
+            return describe(run, names), False
+    except KeyboardInterrupt:
+        return describe(run, []), True
 
 
 def try_to(write: Callable[[Path], Any], path: Path | None) -> InputError | None:

@@ -15,7 +15,7 @@ import typer
 from hadaflow.errors import InputError, shown
 from hadaflow.files import read_text_file
 
-_MOST_BYTES = 2**29  # of a file of numbers: 2^24 of them, as many as there can be classes
+_DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
 
 
 class Units(StrEnum):
@@ -94,7 +94,8 @@ def make_model(
     blocks: Any = parse_imbalance(imbalance)
     return UFM(
         imbalance=blocks, group=parse_group(group, blocks is not None),
-        label_distribution=parse_labels(labels), weight_decay=parse_decay(weight_decay), **options,
+        label_distribution=parse_labels(labels, options["classes"]),
+        weight_decay=parse_decay(weight_decay), **options,
     )  # fmt: skip
 
 
@@ -207,10 +208,10 @@ def parse_unbalanced(text: str | None) -> Any:
     return rows[0][0] if len(rows[0]) == 1 else rows[0]
 
 
-def parse_labels(path: Path | None) -> tuple[float, ...] | None:
+def parse_labels(path: Path | None, classes: int) -> tuple[float, ...] | None:
     if path is None:
         return None
-    return tuple(parse_numbers("labels", _read("labels", path)))
+    return tuple(parse_numbers("labels", _read("labels", path, classes)))
 
 
 def parse_decay(text: str | None) -> float | tuple[float, ...]:
@@ -218,8 +219,9 @@ def parse_decay(text: str | None) -> float | tuple[float, ...]:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _read(name: str, path: Path) -> str:
-    return read_text_file(f"the {name}", path, _MOST_BYTES)
+def _read(name: str, path: Path, count: int, digits: int = _DIGITS) -> str:
+    """A file of so many numbers, or about as many."""
+    return read_text_file(f"the {name}", path, digits * (max(0, min(count, 2**24)) + 64))
 
 
 def parse_numbers(name: str, text: str) -> list[float]:
@@ -238,7 +240,7 @@ def parse_start(
     from hadaflow.states import circulant, spectrum
 
     C = parse_unbalanced(unbalanced)
-    numbers = _read("start", Path(text[1:])) if text.startswith("@") else text
+    numbers = _read("start", Path(text[1:]), model.modes) if text.startswith("@") else text
     if "j" in numbers:
         try:
             values = [complex(part) for part in numbers.replace(",", " ").split()]
@@ -319,8 +321,8 @@ def exact_numbers(name: str, text: str) -> list[str]:
                 raise ValueError
         except (ValueError, ZeroDivisionError, OverflowError):
             raise InputError(
-                f"Argument `{name}` must be decimals or fractions separated by commas, but has "
-                f"{shown(part)}."
+                f"Argument `{name}` must be decimals or fractions separated by commas, of ordinary size "
+                f"and at most 4000 characters each, but has {shown(part)}."
             ) from None
     return parts
 
@@ -330,7 +332,9 @@ def exact_start(text: str, model: Any) -> list[str]:
     if text.startswith("uniform:"):
         values, _ = parse_start(text, model, None, "scaled")
         return [repr(float(v)) for v in values.a]
-    return exact_numbers("start", _read("start", Path(text[1:])) if text.startswith("@") else text)
+    if text.startswith("@"):
+        text = _read("start", Path(text[1:]), model.modes, _EXACT_DIGITS)
+    return exact_numbers("start", text)
 
 
 def exact_unbalanced(text: str | None) -> Any:

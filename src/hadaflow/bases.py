@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hadaflow.checks import as_numbers
 from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.memory import in_words
 from hadaflow.precision import float64
@@ -42,10 +43,12 @@ class Sylvester:
     classes: int
 
     def __post_init__(self) -> None:
-        if self.classes < 2 or self.classes & (self.classes - 1) or self.classes > LARGEST:
+        K = check_whole_number("classes", self.classes, least=2)
+        object.__setattr__(self, "classes", K)
+        if K & (K - 1) or K > LARGEST:
             raise InputError(
                 "Argument `classes` must be a power of two from 2 to 2^24 (the Sylvester basis "
-                f"needs it; `cyclic` takes any other number), but is {self.classes}."
+                f"needs it; `cyclic` takes any other number), but is {shown(K)}."
             )
 
     @property
@@ -311,7 +314,7 @@ def check_group(orders: Any) -> tuple[int, ...]:
         checked = tuple(int(n) for n in given)
         if not checked or any(n != m or n < 2 for n, m in zip(checked, given, strict=True)):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
             "Argument `group` must list the orders of cyclic factors, each a whole number of at "
             f"least 2, such as (2, 4), but is {shown(orders)}."
@@ -332,7 +335,7 @@ def negatives(group: tuple[int, ...]) -> np.ndarray:
 def make_basis(classes: int, group: tuple[int, ...] | None) -> "Sylvester | AbelianGroup":
     """The basis of a model: Sylvester for a power of two, else cyclic, unless a group is named."""
     if classes < 2 or classes > LARGEST:
-        raise InputError(f"Argument `classes` must be from 2 to 2^24, but is {classes}.")
+        raise InputError(f"Argument `classes` must be from 2 to 2^24, but is {shown(classes)}.")
     if group is None and classes & (classes - 1):
         return cyclic(classes)
     if group is None or all(n == 2 for n in group):
@@ -356,10 +359,7 @@ def diagonalizes_softmax(U: Any, draws: int = 100, seed: int = 0) -> float:
         >>> diagonalizes_softmax(Sylvester(8).vectors) < 1e-12
         True
     """
-    try:
-        matrix = np.array(U, dtype=float)
-    except (TypeError, ValueError):
-        raise InputError("Argument `U` must be a matrix of numbers.") from None
+    matrix = as_numbers("U", U)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) < 2:
         raise InputError(f"Argument `U` must be a square matrix, but has shape {matrix.shape}.")
     if not np.allclose(matrix.T @ matrix, np.eye(len(matrix)), atol=1e-8):

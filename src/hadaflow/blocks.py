@@ -25,9 +25,9 @@ def check_imbalance(blocks: Any, classes: int, samples: int) -> tuple[Block, ...
     try:
         checked = tuple((int(count), int(n)) for count, n in blocks)
         whole = all((c, n) == (C, N) for (c, n), (C, N) in zip(checked, blocks, strict=True))
-        if not whole or len(checked) < 2 or any(c < 1 or n < 1 for c, n in checked):
+        if not whole or len(checked) < 2 or any(c < 1 or not 1 <= n <= 10**12 for c, n in checked):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
             "Argument `imbalance` must list at least two blocks (classes, samples of each), such as "
             f"((4, 5), (4, 1)), but is {shown(blocks)}."

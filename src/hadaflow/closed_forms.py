@@ -8,8 +8,9 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from hadaflow.bases import Sylvester
+from hadaflow.checks import as_numbers
 from hadaflow.errors import InputError, shown
-from hadaflow.model import MSE, UFM
+from hadaflow.model import MSE, UFM, check_model
 from hadaflow.states import RAW, Spectrum, check_units
 
 # Smaller ones are flushed to zero in compiled code.
@@ -18,10 +19,7 @@ SMALLEST_TIME = 1e-300
 
 def check_times(name: str, times: Any) -> np.ndarray:
     """Times as an array: finite, not negative, strictly increasing."""
-    try:
-        ts = np.atleast_1d(np.array(times, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise InputError(f"Argument `{name}` must hold numbers, but is {shown(times)}.") from None
+    ts = np.atleast_1d(as_numbers(name, times))
     if np.any((ts > 0) & (ts < SMALLEST_TIME)):
         raise InputError(
             f"Argument `{name}` must hold times of at least {SMALLEST_TIME:g} (or 0), "
@@ -43,6 +41,7 @@ def linearized(model: UFM, start: Any, times: Any, units: str | None = None) -> 
 
     in scaled units: independent sigmoids, right while $\|a\|_1 \ll 1$. Depth 2, balanced.
     """
+    check_model(model)
     if model.loss == MSE or model.depth != 2:
         raise InputError(
             "Argument `model` must be cross-entropy at depth 2 for the linearized solution, "
@@ -67,6 +66,7 @@ def mse_exact(model: UFM, start: Any, times: Any, units: str | None = None) -> n
 
     Balanced, raw units: $a(t) = \sqrt n\,[1 + (\sqrt n/a_0 - 1)e^{-2\sqrt n t}]^{-1}$.
     """
+    check_model(model)
     if model.loss != MSE:
         raise InputError(f'Argument `model` must have loss="mse", but has {shown(model.loss)}.')
     if model.penalized or model.depth > 2:
@@ -92,6 +92,7 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     the largest root of one equation, or zero if it has none. Deeper models rest at zero and in low-rank
     states as well, and where $a^*/K\sqrt n < (1 - 2/N)\tau$ the point repels.
     """
+    check_model(model)
     if model.imbalance is not None:
         raise InputError(
             "Argument `model` must have balanced classes: with `imbalance` there is no closed form; "
@@ -102,8 +103,8 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     if model.penalized:
         if model.soft_labels or model.loss == MSE:
             raise InputError(
-                "Argument `model` must have hard labels and cross-entropy: with "
-                "penalties beside others there is no closed form; `solve` until Steady() finds it."
+                "Argument `model` must have penalties with hard labels and cross-entropy, or soft labels "
+                "without penalties: both together have no closed form; `solve` until Steady() finds it."
             )
         if not all(model.decays):
             raise InputError(

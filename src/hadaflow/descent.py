@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hadaflow.checks import as_number
 from hadaflow.closed_forms import fixed_point
 from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.initial import compress
 from hadaflow.interruption import held_back
 from hadaflow.layers import differences, layer_axes, layer_values, others
-from hadaflow.model import MSE, UFM
+from hadaflow.model import MSE, UFM, check_model
 from hadaflow.phases import times
 from hadaflow.precision import double_precision, float64
 from hadaflow.progress import Pace, Progress, Report, check_progress
@@ -60,16 +61,17 @@ def descend(
         A `Trajectory` with `iterations`; status "reached", or "interrupted" with the finished part,
         or "failed" when the iterates overflow.
     """
+    check_model(model)
     steps = check_whole_number("steps", steps, most=10**15)
     points = check_whole_number("points", points, most=10**6)
-    _check_numbers(learning_rate, momentum)
+    learning_rate, momentum = _check_numbers(learning_rate, momentum)
     check_progress(progress)
     kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
     units = model.result_units(start, units)
     settings = {
         "steps": steps,
-        "learning_rate": float(learning_rate),
-        "momentum": float(momentum),
+        "learning_rate": learning_rate,
+        "momentum": momentum,
         "points": points,
         "seed": getattr(start, "seed", None),
         "units": units,
@@ -127,7 +129,8 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
     $p = 1 - 2/N$, $H = h\mu^p$ with $h$ the step in scaled units; at depth 2 descent drives them apart
     when $h\mu > 1 + h$. Infinite where no step does.
     """
-    _check_numbers(1.0, momentum)
+    check_model(model)
+    _, momentum = _check_numbers(1.0, momentum)
     if not model.settles:
         if momentum:
             raise InputError(
@@ -173,12 +176,14 @@ def _limit_at_collapse(model: UFM, at: Any) -> float:
             "Argument `model` must have balanced classes, and penalties on all layers or on none, "
             "for a stability limit."
         )
-    if isinstance(at, bool) or not isinstance(at, int | float | np.floating) or not 0 < at < 1e6:
-        raise InputError(
-            "Argument `at` must be the mean singular value (scaled) of a collapsed state, a positive "
-            f"number, for a model with hard labels, but is {shown(at)}."
-        )
-    N, tau, mu = model.depth, model.temperature, float(at) / model.temperature
+    allowed = (
+        "the mean singular value (scaled) of a collapsed state, a positive number, for a model with "
+        "hard labels"
+    )
+    at = as_number("at", at, allowed)
+    if not 0 < at < 1e6:
+        raise InputError(f"Argument `at` must be {allowed}, but is {shown(at)}.")
+    N, tau, mu = model.depth, model.temperature, at / model.temperature
     p = 1 - 2 / N
     room = N * (mu - p) - 2  # H·room < 2 is stable
     if room <= 0:
@@ -213,10 +218,9 @@ def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
     return len(good) if good.all() else max(int(np.argmin(good)), 1)
 
 
-def _check_numbers(learning_rate: Any, momentum: Any) -> None:
-    for name, value in (("learning_rate", learning_rate), ("momentum", momentum)):
-        if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-            raise InputError(f"Argument `{name}` must be a number, but is {shown(value)}.")
+def _check_numbers(learning_rate: Any, momentum: Any) -> tuple[float, float]:
+    learning_rate = as_number("learning_rate", learning_rate, "a positive number")
+    momentum = as_number("momentum", momentum)
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise InputError(
             f"Argument `learning_rate` must be a positive number, but is {shown(learning_rate)}."
@@ -225,6 +229,7 @@ def _check_numbers(learning_rate: Any, momentum: Any) -> None:
         raise InputError(
             f"Argument `momentum` must be from 0 to below 1, but is {shown(momentum)}."
         )
+    return learning_rate, momentum
 
 
 # --- the two systems: minus the gradient, for a batch --------------------------------------------

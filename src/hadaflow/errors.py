@@ -1,12 +1,14 @@
 """The one exception for input that cannot be used, and how input is shown in its message."""
 
 import contextlib
+import difflib
 import math
+import operator
 import os
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -70,6 +72,14 @@ def _described(how: Callable[[object], str], value: object) -> str:
         return ""
 
 
+def meant(name: str, known: Iterable[str]) -> str:
+    """The known names that may have been meant, for a message; nothing if none is near."""
+    wanted, names = name.lower().replace("-", "_")[:80], sorted(known)
+    close = [n for n in names if n.startswith(wanted)] if wanted else []
+    close = close or difflib.get_close_matches(wanted, names, 3, 0.7)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
 @contextlib.contextmanager
 def failures_told(sentence: Callable[[str], str]) -> Iterator[None]:
     """Whatever code of a user raises becomes an `InputError`, `sentence` of the reason.
@@ -95,8 +105,10 @@ def reason_of(error: BaseException) -> str:
 
 def check_whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """`value` as an int, if it is a whole number within the bounds."""
-    whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    number = value.__index__() if whole else None  # pyright: ignore
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # pyright: ignore
+    except TypeError:
+        number = None
     if number is None or number < least or (most is not None and number > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise InputError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hadaflow.errors import InputError, shown
+from hadaflow.memory import require_memory
 
 try:
     import fcntl
@@ -18,6 +19,14 @@ except ImportError:  # Windows has no such locks: nothing is ever taken for stal
 
 _MARK = ".hadaflow-"
 _DRAFT = re.compile(r"\..+\.hadaflow-[a-z0-9_]{8}", re.DOTALL)
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """A path as users give it."""
+    try:
+        return Path(os.fsdecode(path))
+    except TypeError:
+        raise InputError(f"A path must be text or a path, but is {shown(path)}.") from None
 
 
 def read_text_file(what: str, path: str | os.PathLike[str], most_bytes: int) -> str:
@@ -31,24 +40,35 @@ def read_text_file(what: str, path: str | os.PathLike[str], most_bytes: int) -> 
         ) from None
 
 
-def read_file(what: str, path: str | os.PathLike[str], most_bytes: int) -> bytes:
+def read_file(
+    what: str, path: str | os.PathLike[str], most_bytes: int, begins: tuple[bytes, ...] = ()
+) -> bytes:
     """The bytes of a regular file of at most `most_bytes` bytes.
 
-    Pipes, terminals and devices, which may never end, are refused. It is the opened file that is looked
-    at, so that nothing can be put in its place in between.
+    Pipes, terminals and devices, which may never end, are refused, and so is what would fill the memory.
+    It is the opened file that is looked at, so that nothing can be put in its place in between. With
+    `begins` only the first part is read of a file that begins with none of them.
     """
+    path = as_path(path)
     try:
         # Not to wait for what a pipe without a writer would bring.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
-            kind, content = os.fstat(descriptor).st_mode, bytearray()
+            found, content = os.fstat(descriptor), bytearray()
+            kind, first = found.st_mode, True
             while stat.S_ISREG(kind) and len(content) <= most_bytes:
-                part = os.read(descriptor, 2**24)
+                part = os.read(descriptor, 2**10 if first else 2**24)
                 content += part
-                if not part:
+                if not part or (first and begins and not part.startswith(begins)):
                     break
+                if first:  # it is held twice, as bytes and as numbers
+                    size = min(found.st_size, most_bytes)
+                    require_memory(size / 4, f"Reading {what}", "use a machine with more memory")
+                first = False
         finally:
             os.close(descriptor)
+    except InputError:  # there is not the memory
+        raise
     except FileNotFoundError:
         reason = "there is no such file"
     except OSError as error:
@@ -56,10 +76,13 @@ def read_file(what: str, path: str | os.PathLike[str], most_bytes: int) -> bytes
     except ValueError:  # a null character in the name
         reason = "there is no such name"
     else:
-        if stat.S_ISREG(kind) and len(content) <= most_bytes:
+        ours = not begins or content.startswith(begins)
+        if stat.S_ISREG(kind) and len(content) <= most_bytes and ours:
             return bytes(content)
         reason = "it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file"
-        if content:
+        if stat.S_ISREG(kind) and not ours:
+            reason = "it is not a hadaflow file"
+        elif content:
             reason = f"it has more than {_size(most_bytes)}"
     raise InputError(f"Cannot read {what} from {_name(path)}: {reason}.")
 
@@ -69,27 +92,36 @@ def _size(count: int) -> str:
 
 
 def _name(path: str | os.PathLike[str]) -> str:
-    return shown(os.fspath(path), 200)
+    return shown(os.fsdecode(path), 200)
 
 
 def check_writable(path: Path) -> None:
     """Refuse a path that nothing can be written to, before the work rather than after it."""
     try:
-        if len(path.name.encode()) > 200:
+        if len(os.fsencode(path.name)) > 200:
             reason = "the name is too long"
         elif path.is_dir():
             reason = "it is a folder"
         elif not path.parent.is_dir():
             reason = "the folder does not exist"
-        elif path.exists() and not path.is_file():
-            reason = "it is not a regular file"
         elif not os.access(path.parent, os.W_OK | os.X_OK):
             reason = "the folder is not writable"
+        elif _exists(path) and not path.is_file():
+            reason = "it is not a regular file"
         else:
             return
     except OSError as error:
         reason = str(error.strerror)
     raise InputError(f"Cannot write {_name(path)}: {reason}.")
+
+
+def _exists(path: Path) -> bool:
+    """Is it there? Links that lead round in a circle are an error, not nothing."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class Drafts:

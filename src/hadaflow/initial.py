@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hadaflow.checks import as_number, as_numbers
 from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.layers import differences, layer_values
 from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.memory import require_memory
-from hadaflow.model import UFM
+from hadaflow.model import UFM, check_model
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
 
 _LARGEST_LOGITS = 270.0  # log10 of a product of entries, one of each factor
@@ -93,8 +94,11 @@ def project(model: UFM, state: Parameters) -> Spectrum:
     with $V_1 = U\otimes 1/\sqrt n$: exact on Hadamard states whatever their rotation, the nearest
     diagonal otherwise. A negative diagonal entry counts as zero. For two blocks of classes the mode
     between them comes with its angle. Of modes with phases only the symmetric part is seen, a cos φ.
+    Of matrices too narrow for all modes, off the Hadamard subspace, it may have more modes than a run
+    of this width can start with.
     """
-    model.check_parameters(state)
+    check_model(model)
+    state = _with_logits(model.check_parameters(state))
     model.check_reduced_view()
     U = model.modes_of_view.vectors
     V = model.blocks.sample_vectors if model.imbalance is not None else _right_vectors(model, None)
@@ -111,7 +115,22 @@ def project(model: UFM, state: Parameters) -> Spectrum:
         kept = model.modes_of_view.fold(values[..., 1:])
         return np.concatenate([values[..., :1], kept], axis=-1) if model.has_constant_mode else kept
 
-    return Spectrum(np.maximum(folded(a), 0.0), folded(C), RAW, angles)
+    values, gaps = np.maximum(folded(a), 0.0), folded(C)
+    if model.largest_rank < model.classes:  # what is rounding is no mode
+        sizes = np.max(values, axis=-1, keepdims=True), np.max(np.abs(gaps), axis=-1, keepdims=True)
+        values, gaps = (
+            np.where(np.abs(v) > s * model.rounding_of_logits, v, 0.0)
+            for v, s in zip((values, gaps), sizes, strict=True)
+        )
+    return Spectrum(values, gaps, RAW, angles)
+
+
+def _with_logits(state: Parameters) -> Parameters:
+    """The state, if its logits are numbers."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.all(np.isfinite(state.Z)):
+            return state
+    raise InputError("Argument `state` must have logits, which are numbers, but they overflow.")
 
 
 def _layer_differences(model: UFM, state: Parameters, U: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -154,18 +173,35 @@ def distance_from_hadamard(model: UFM, state: Parameters) -> Any:
     contradicts this (at depth 1: the share of Z off the diagonal). In deeper models the largest one,
     over all ways to part the product in two. For balanced classes.
     """
-    model.check_parameters(state)
+    check_model(model)
+    factors = model.check_parameters(state).factors
+    with np.errstate(over="ignore", invalid="ignore"):
+        if model.depth == 1:
+            found = _distance_of_logits(model, factors[0])
+        else:
+            cuts = [
+                _distance_of_pair(model, Parameters(factors[:k]).Z, Parameters(factors[k:]).Z)
+                for k in range(1, model.depth)
+            ]
+            found = np.max(cuts, axis=0)
+    if not np.all(np.isfinite(found)):
+        raise InputError(
+            "Argument `state` must have matrices whose squares are numbers, but they overflow."
+        )
+    return found[()]
+
+
+def _distance_of_logits(model: UFM, Z: np.ndarray) -> Any:
     U, V = model.basis.vectors, _right_vectors(model, None)
-    if model.depth == 1:
-        diagonal = np.diagonal(U.T @ state.Z @ V, axis1=-2, axis2=-1)
-        signal = np.sum(np.maximum(diagonal, 0.0) ** 2, axis=-1)
-        total = np.sum(state.Z**2, axis=(-2, -1))
-        return np.sqrt(np.maximum(1 - signal / total, 0.0))
-    cuts = [
-        _distance_of_pair(model, Parameters(state.factors[:k]).Z, Parameters(state.factors[k:]).Z)
-        for k in range(1, model.depth)
-    ]
-    return np.max(cuts, axis=0)[()]
+    diagonal = np.diagonal(U.T @ Z @ V, axis1=-2, axis2=-1)
+    signal = np.sum(np.maximum(diagonal, 0.0) ** 2, axis=-1)
+    total = np.sum(Z**2, axis=(-2, -1))
+    return np.sqrt(np.maximum(1 - _over(signal, total, 1.0), 0.0))
+
+
+def _over(part: Any, whole: Any, nothing: float) -> Any:
+    """Their quotient, `nothing` where both are zero: such a state is a Hadamard one."""
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), nothing)
 
 
 def _distance_of_pair(model: UFM, left: np.ndarray, right: np.ndarray) -> Any:
@@ -182,7 +218,7 @@ def _distance_of_pair(model: UFM, left: np.ndarray, right: np.ndarray) -> Any:
     expected[..., i, i], expected[..., K + i, K + i] = alpha**2, beta**2
     expected[..., i, K + i] = expected[..., K + i, i] = alpha * beta
     norm = np.linalg.norm
-    return norm(gram - expected, axis=(-2, -1)) / norm(gram, axis=(-2, -1))
+    return _over(norm(gram - expected, axis=(-2, -1)), norm(gram, axis=(-2, -1)), 0.0)
 
 
 def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
@@ -190,8 +226,9 @@ def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
 
     A list of seeds gives a batch, entry by entry the same as one seed at a time.
     """
-    check_scale(model, scale)
-    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+    check_model(model)
+    scale = check_scale(model, scale)
+    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str) and np.ndim(seed):
         if len(seed) == 0:
             raise InputError("Argument `seed` must hold at least one seed, but is empty.")
         seeds = [_check_seed(s) for s in seed]
@@ -204,10 +241,10 @@ def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
     return Parameters(tuple(scale * rng.standard_normal(s) for s in model.factor_shapes), checked)
 
 
-def check_scale(model: UFM, scale: Any) -> None:
+def check_scale(model: UFM, scale: Any) -> float:
     """Refuse entries whose products are no numbers."""
-    number = isinstance(scale, int | float | np.floating) and not isinstance(scale, bool)
-    if not number or not 0 < scale < np.inf:
+    scale = as_number("scale", scale, "a positive number")
+    if not 0 < scale < np.inf:
         raise InputError(f"Argument `scale` must be a positive number, but is {shown(scale)}.")
     largest = 10 ** (_LARGEST_LOGITS / model.depth)
     if scale > largest:
@@ -215,6 +252,7 @@ def check_scale(model: UFM, scale: Any) -> None:
             f"Argument `scale` must be at most {largest:.3g} at depth {model.depth} (the logits of "
             f"larger entries overflow), but is {scale:g}."
         )
+    return scale
 
 
 def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descending") -> Spectrum:
@@ -229,8 +267,9 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
     The largest K − 1 of them (all K for MSE), balanced (D_W = D_H = √σ(Z)), in raw units. A pair of
     conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
     """
+    check_model(model)
     count = model.classes - (not model.has_constant_mode)
-    values = np.exp(log_singular_values(model, model.check_parameters(start), count))
+    values = np.exp(log_singular_values(model, _with_logits(model.check_parameters(start)), count))
     if order == "ascending":
         values = values[..., ::-1]
     elif not isinstance(order, str):
@@ -251,6 +290,7 @@ def _layer_spectra(
     model: UFM, start: Any, units: str | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Raw singular values of the layers for all K modes, the trivial one zero unless given; angles."""
+    check_model(model)
     model.check_reduced_view()
     given = model.as_spectrum(start)
     trivial = None
@@ -329,7 +369,7 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
         gaussian_matrix = np.random.default_rng(seed).standard_normal((d, d))
         Q, R = np.linalg.qr(gaussian_matrix)
         return Q * np.sign(np.diagonal(R))
-    matrix = np.asarray(rotation, dtype=float)
+    matrix = as_numbers("rotation", rotation)
     if matrix.shape != (d, d) or not np.allclose(matrix @ matrix.T, np.eye(d), atol=1e-10):
         raise InputError(
             f"Argument `rotation` must be an orthogonal {d}×{d} matrix, but the given one has "

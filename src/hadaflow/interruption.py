@@ -25,6 +25,7 @@ class _Received:
     number: int | None = None
     when = -float("inf")
     holding = False
+    firmly = False  # also against one who asks again
     waiting = False  # for the end of what holds it back
 
 
@@ -63,16 +64,29 @@ def listening() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def held_back(firmly: bool = True) -> Iterator[None]:
     """A signal that comes meanwhile raises nothing: what is finished is put together, or saved, first.
 
-    `asked` tells of it afterwards, and so does `answer_held_back`.
+    `asked` tells of it afterwards, and so does `answer_held_back`. Not `firmly`, one who asks again,
+    seconds later, is heard: as where nobody reads what is said.
     """
     if not _in_main_thread():  # where alone signals are answered
         yield
         return
-    before, _Received.holding = _Received.holding, True
+    before = _Received.holding, _Received.firmly
+    _Received.holding, _Received.firmly = True, firmly
     try:
+        yield
+    finally:
+        _Received.holding, _Received.firmly = before
+
+
+@contextlib.contextmanager
+def let_through() -> Iterator[None]:
+    """Within `held_back`: what takes long is interrupted all the same, also by what came before."""
+    before, _Received.holding = _Received.holding, False
+    try:
+        answer_held_back()
         yield
     finally:
         _Received.holding = before
@@ -94,7 +108,10 @@ def stop_listening() -> None:
 
 def _hear(number: int, frame: Any) -> None:
     if time.monotonic() - _Received.when > _REPEATED:
+        again = _Received.waiting and not _Received.firmly
         _Received.number, _Received.when = number, time.monotonic()
+        if again:
+            raise KeyboardInterrupt
         _interrupt(number, frame)
 
 

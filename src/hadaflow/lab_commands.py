@@ -164,7 +164,7 @@ def _check_files(files: list[str], allow_import: bool, seconds: float, as_json: 
         for file, verdict in verdicts.items()
     ]
     if as_json:
-        say(json.dumps(records[0] if len(records) == 1 else records))
+        say(json.dumps(strict(records[0] if len(records) == 1 else records)))
     for record in records:
         if not as_json:
             say(f"{'holds' if record['holds'] else 'FAILS'}  {printable(record['file'])}")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.bases import AbelianGroup, Sylvester, check_group, negatives
+from hadaflow.checks import as_numbers
 from hadaflow.errors import InputError, shown
 
 
@@ -25,7 +26,7 @@ def hierarchical_labels(masses: Sequence[float], group: Sequence[int]) -> tuple[
         >>> hierarchical_labels((0.7, 0.15, 0.1, 0.05), (2, 2, 2))[:4]
         (0.7, 0.15, 0.05, 0.05)
     """
-    orders = check_group(tuple(group))
+    orders = check_group(group)
     given = _probabilities("masses", masses)
     if len(given) != len(orders) + 1:
         raise InputError(
@@ -66,10 +67,7 @@ def difference_table(group: tuple[int, ...]) -> np.ndarray:
 
 
 def _probabilities(name: str, values: Any) -> np.ndarray:
-    try:
-        given = np.array(values, dtype=float)
-    except (TypeError, ValueError):
-        raise InputError(f"Argument `{name}` must hold numbers, but is {shown(values)}.") from None
+    given = as_numbers(name, values)
     if given.ndim != 1 or not np.all(np.isfinite(given)) or np.any(given < 0):
         raise InputError(
             f"Argument `{name}` must be a list of probabilities, but is {shown(values)}."

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.errors import InputError
-from hadaflow.model import UFM
+from hadaflow.model import UFM, check_model
 from hadaflow.precision import double_precision
 from hadaflow.states import Parameters
 
@@ -21,15 +21,20 @@ def margins(model: UFM, state: Any) -> np.ndarray:
     $(\Psi a)_j$ in scaled units, one for each free mode: every sample has the same margins. For two
     blocks of classes those of a sample of each block, its own classes first, then the other block.
     """
+    check_model(model)
     if not isinstance(state, Parameters):
         scaled = model.scaled(state)
         with double_precision():
             return np.concatenate(model.margins_of(scaled.a, scaled.angles), axis=-1)
-    Z = model.check_parameters(state).Z
+    with np.errstate(over="ignore", invalid="ignore"):
+        Z = model.check_parameters(state).Z
     K = model.classes
     label = np.repeat(np.arange(K), model.samples_by_class)
     sample = np.arange(model.total_samples)
-    difference = Z[..., label, sample][..., None, :] - Z
+    with np.errstate(invalid="ignore"):
+        difference = Z[..., label, sample][..., None, :] - Z
+    if not np.all(np.isfinite(difference)):
+        raise InputError("Argument `state` must have logits, which are numbers, but they overflow.")
     wrong = np.array([[k for k in range(K) if k != c] for c in label])
     return np.swapaxes(difference, -1, -2)[..., sample[:, None], wrong]
 
@@ -57,12 +62,13 @@ def max_margin(model: UFM, state: Parameters) -> MaxMargin:
     relative to $\|(W, H)\|$: zero exactly at KKT points. The optimal value, attained at neural
     collapse, is $(K-1)\sqrt n$.
     """
+    check_model(model)
     if model.depth != 2 or model.imbalance is not None:
         raise InputError(
             "The max-margin problem of Eq. (3) is about W and H of balanced classes: it needs "
             "`depth` = 2 and no `imbalance`."
         )
-    model.check_parameters(state)
+    state = model.check_parameters(state)
     if state.batch:
         raise InputError(f"Argument `state` must be one state, but is a batch of {state.batch}.")
     K, n, d = model.classes, model.samples, model.feature_width

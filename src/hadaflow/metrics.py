@@ -4,7 +4,6 @@ A metric is a name or a user's own JAX-traceable function. The named ones are ta
 states and for full ones.
 """
 
-import difflib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +23,10 @@ from hadaflow.distances import (
     reverse_kl,
     smallest,
 )
-from hadaflow.errors import InputError, failures_told, printable, shown
+from hadaflow.errors import InputError, failures_told, meant, printable, shown
 from hadaflow.layers import layer_values
 from hadaflow.matrix_metrics import FULL, loss_per_energy
-from hadaflow.model import UFM
+from hadaflow.model import UFM, check_model
 from hadaflow.precision import double_precision, to_numpy
 from hadaflow.states import RAW, Parameters
 
@@ -112,8 +111,8 @@ def metric_names(view: str | None = None, model: UFM | None = None) -> list[str]
     if not isinstance(view, str) or view not in ("reduced", "full"):
         given = "a UFM, which comes second" if isinstance(view, UFM) else shown(view)
         raise InputError(f'Argument `view` must be "reduced" or "full", but is {given}.')
-    if model is not None and not isinstance(model, UFM):
-        raise InputError(f"Argument `model` must be a UFM, but is {shown(model)}.")
+    if model is not None:
+        check_model(model)
     names = sorted(FULL if view == "full" else REDUCED)
     if model is None:
         return [name for name in names if name != "label_divergence"]
@@ -154,15 +153,8 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     if metric in other:
         kind = "full" if view == "reduced" else "reduced"
         raise InputError(f"Metric `{metric}` needs a {kind} state; for a {view} one: {allowed}.")
-    raise InputError(f"Unknown metric {shown(metric)}{_nearest(metric)}; allowed are {allowed}.")
-
-
-def _nearest(name: str) -> str:
-    """The metrics that may have been meant, of either view."""
-    wanted, known = name.lower().replace("-", "_")[:80], sorted({*REDUCED, *FULL})
-    close = [n for n in known if n.startswith(wanted)] if wanted else []
-    close = close or difflib.get_close_matches(wanted, known, 3, 0.7)
-    return f" (did you mean {' or '.join(close)}?)" if close else ""
+    nearest = meant(metric, {*REDUCED, *FULL})
+    raise InputError(f"Unknown metric {shown(metric)}{nearest}; allowed are {allowed}.")
 
 
 def applies(metric: str, view: str, model: UFM) -> bool:
@@ -225,13 +217,14 @@ def rate(
 
 def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: str | None) -> Any:
     """`metric` (or its rate along `flow`) at every state of the batch."""
+    check_model(model)
     raw = model.result_units(state, units) == RAW
     if isinstance(state, Parameters):
         check_metric(metric, "full", model)
         arrays, batch, view = model.check_parameters(state).factors, state.batch, "full"
     else:
         check_metric(metric, "reduced", model)
-        scaled = model.scaled(state, units)
+        scaled = model.scaled(state, units, bounded=isinstance(metric, str))
         arrays, batch, view = (scaled.a, scaled.C), scaled.a.shape[:-1], "reduced"
         if scaled.angles is not None:
             _check_angles(metric, model)

@@ -20,11 +20,12 @@ import numpy as np
 
 from hadaflow import layers, phases
 from hadaflow.bases import pad, with_front
+from hadaflow.errors import InputError, shown
 from hadaflow.precision import float64
 from hadaflow.problem import CROSS_ENTROPY, MSE, Problem
 from hadaflow.states import Parameters
 
-__all__ = ["CROSS_ENTROPY", "MSE", "UFM", "log_softplus"]
+__all__ = ["CROSS_ENTROPY", "MSE", "UFM", "check_model", "log_softplus"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,6 +374,12 @@ class UFM(Problem):
         right = jnp.sum(Y * Z, axis=-2, keepdims=True)
         wrong = jnp.where(Y == 0, Z - right, -jnp.inf)
         return log_softplus(jax.nn.logsumexp(wrong, axis=-2))
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no model."""
+    if not isinstance(model, UFM):
+        raise InputError(f"Argument `model` must be a UFM, but is {shown(model)}.")
 
 
 def log_softplus(x):

@@ -12,7 +12,7 @@ from hadaflow.dual import MANY_CLASSES, Reading, euler_step
 from hadaflow.errors import InputError, shown
 from hadaflow.integrate import Outcome
 from hadaflow.interruption import held_back
-from hadaflow.model import CROSS_ENTROPY, UFM
+from hadaflow.model import CROSS_ENTROPY, UFM, check_model
 from hadaflow.orbits import DualFlow, OrbitMarch, make_flow, read_all
 from hadaflow.precision import double_precision
 from hadaflow.predictions import (
@@ -145,6 +145,7 @@ def predict_collapse(
         >>> round(predict_collapse(UFM(1024), anchor).log_norm, 2)  # integrated: 115.12
         115.12
     """
+    check_model(model)
     start = model.scaled(anchor, units)
     if not supports(model, start) or start.a.ndim != 1:
         raise InputError(

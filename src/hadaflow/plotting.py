@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from hadaflow.errors import InputError, shown
-from hadaflow.files import write_atomically
+from hadaflow.files import as_path, write_atomically
 
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -58,9 +58,10 @@ def check_picture(path: Path) -> str:
 
 def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
     """A figure in the format that the name asks for; all of it or nothing."""
-    target = Path(path)
+    target = as_path(path)
     suffix = check_picture(target)
-    write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
+    with np.errstate(all="ignore"):  # of values that no picture can hold
+        write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
 
 
 def draw(data: xr.Dataset, title: str = "") -> Any:
@@ -97,7 +98,7 @@ def draw(data: xr.Dataset, title: str = "") -> Any:
             axis.set_xlabel(label)
             if len(x) > 1 and x[-1] > x[0]:
                 axis.set_xlim(x[0], x[-1])
-        if data.sizes["mode"] <= _LABELLED_MODES:
+        if data.sizes["mode"] <= _LABELLED_MODES and axes[0, 0].lines:
             axes[0, 0].legend(ncols=2, title="mode", title_fontsize=8)
         if title:
             figure.suptitle(title, fontsize=11)

@@ -9,12 +9,14 @@ import numpy as np
 
 from hadaflow.bases import AbelianGroup, Sylvester, check_group, make_basis
 from hadaflow.blocks import BlockBasis, check_imbalance
+from hadaflow.checks import as_number, as_numbers
 from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.labels import check_labels, difference_table
 from hadaflow.layers import balanced_like
 from hadaflow.states import RAW, Parameters, Spectrum, check_units, spectrum
 
 CROSS_ENTROPY, MSE = "cross_entropy", "mse"
+_MOST_SAMPLES = 10**12  # per class, and of the width: what is made of them stays within doubles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +37,9 @@ class Problem:
     imbalance: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("classes", "samples", "depth"):
-            object.__setattr__(self, name, check_whole_number(name, getattr(self, name)))
+        for name, most in (("classes", None), ("samples", _MOST_SAMPLES), ("depth", None)):
+            checked = check_whole_number(name, getattr(self, name), most=most)
+            object.__setattr__(self, name, checked)
         self._check_shape()
         self._check_loss()
         self._check_labels()
@@ -60,7 +63,7 @@ class Problem:
             groups = BlockBasis.make(self.imbalance, self.group).groups
             object.__setattr__(self, "group", None if self.group is None else groups)
         if self.depth > 100:
-            raise InputError(f"Argument `depth` must be from 1 to 100, but is {self.depth}.")
+            raise InputError(f"Argument `depth` must be from 1 to 100, but is {shown(self.depth)}.")
         if self.width is None:
             object.__setattr__(self, "width", self.classes)
         elif self.depth == 1:
@@ -68,7 +71,9 @@ class Problem:
                 f"Argument `width` does not apply at depth 1 (there are no features), "
                 f"but is {self.width}."
             )
-        object.__setattr__(self, "width", check_whole_number("width", self.width))
+        object.__setattr__(
+            self, "width", check_whole_number("width", self.width, most=_MOST_SAMPLES)
+        )
 
     def _check_loss(self) -> None:
         if self.loss not in (CROSS_ENTROPY, MSE):
@@ -82,10 +87,7 @@ class Problem:
 
     def _check_labels(self) -> None:
         for name in ("label_smoothing", "temperature"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-                raise InputError(f"Argument `{name}` must be a number, but is {shown(value)}.")
-            object.__setattr__(self, name, float(value))
+            object.__setattr__(self, name, as_number(name, getattr(self, name)))
         if not 0 <= self.label_smoothing < 1:
             raise InputError(
                 "Argument `label_smoothing` must be from 0 to below 1, "
@@ -291,10 +293,11 @@ class Problem:
 
     # --- starts, checked -------------------------------------------------------------------------
 
-    def scaled(self, start: Any, units: str | None = None) -> Spectrum:
+    def scaled(self, start: Any, units: str | None = None, bounded: bool = True) -> Spectrum:
         """`start` (a spectrum or a list of numbers) checked against the model, in scaled units.
 
-        A spectrum that names its own units is read in those; else in `units`; else as scaled.
+        A spectrum that names its own units is read in those; else in `units`; else as scaled. Values
+        whose sums overflow, infinite ones even, are for looking at, if not `bounded`.
         """
         self.check_reduced_view()
         given = self.as_spectrum(start)
@@ -303,12 +306,12 @@ class Problem:
                 f"Argument `start` must have {self.modes} singular values for `classes` = "
                 f"{self.classes} and {self.loss} ({self._modes_in_words}), but has {given.modes}."
             )
-        if np.any(given.a > self.largest_value):
+        if bounded and np.any(given.a > self.largest_value):
             raise InputError(
                 f"Argument `start` must hold values of at most {self.largest_value:.3g} for `classes` = "
                 f"{self.classes} (sums of larger ones overflow), but has {given.a.max():g}."
             )
-        C, angles = self._fitting_differences(given), self._fitting_angles(given)
+        C, angles = self._fitting_differences(given), self.fitting_angles(given)
         self.check_width(given.a, C)
         if check_units(given.units or units or "scaled") == RAW:
             return Spectrum(
@@ -365,7 +368,7 @@ class Problem:
     def as_spectrum(self, start: Any) -> Spectrum:
         """A list of singular values as a reduced start; matrices are pointed to where they belong."""
         if isinstance(start, Spectrum):
-            return start
+            return _numbers_of(start)
         if isinstance(start, Parameters):
             raise InputError(
                 "Argument `start` must be singular values here, but is a full state: `project` it."
@@ -428,7 +431,8 @@ class Problem:
             raise InputError("Argument `C` must be zero at depth 1: there is only one factor.")
         return given.C
 
-    def _fitting_angles(self, given: Spectrum) -> np.ndarray | None:
+    def fitting_angles(self, given: Spectrum) -> np.ndarray | None:
+        """The angles of a start, which must be such as the model has."""
         if self.imbalance is not None:
             if given.angles is None:
                 balanced = math.atan2(
@@ -472,26 +476,43 @@ class Problem:
                 f"A full state is needed here (`parameters(W, H)`), but a {type(state).__name__} was "
                 "given."
             )
-        shapes = tuple(f.shape[-2:] for f in state.factors)
-        if shapes != self.factor_shapes:
+        factors = tuple(as_numbers("start", f, copy=None) for f in state.factors)
+        shapes = tuple(f.shape[-2:] for f in factors)
+        if shapes != self.factor_shapes or len({f.shape[:-2] for f in factors}) > 1:
             raise InputError(
                 f"Argument `start` must have matrices of shapes {self.factor_shapes}, "
                 f"but has {shapes}."
             )
-        return state
+        if not all(np.all(np.isfinite(f)) for f in factors):
+            raise InputError("Argument `start` must have matrices of finite numbers.")
+        return Parameters(factors, state.seed)
+
+
+def _numbers_of(given: Spectrum) -> Spectrum:
+    """A spectrum that was not made by `spectrum`, checked as that would."""
+    a, C = as_numbers("a", given.a, copy=None), as_numbers("C", given.C, copy=None)
+    angles = None if given.angles is None else as_numbers("angles", given.angles, copy=None)
+    if a.ndim == 0 or C.ndim < a.ndim or C.shape[-1] != a.shape[-1]:
+        raise InputError(
+            "Argument `start` must be a spectrum with one `a` and one `C` for every mode, but they have "
+            f"shapes {a.shape} and {C.shape}."
+        )
+    if not np.all(a >= 0):
+        bad = a[~(a >= 0)].flat[0]
+        raise InputError(
+            f"Argument `a` must hold singular values that are not negative, but has {bad}."
+        )
+    if not np.all(np.isfinite(C)) or (angles is not None and not np.all(np.isfinite(angles))):
+        raise InputError("Arguments `C` and `angles` must hold finite numbers.")
+    return Spectrum(a, C, given.units, angles)
 
 
 def _check_decay(value: Any, depth: int) -> tuple[float, ...]:
     """The penalties of all layers as numbers that are not negative."""
+    several = "" if depth == 1 else f", or {depth} of them, one for each layer"
+    allowed = f"a number that is not negative{several}"
     given = value if isinstance(value, tuple | list) else (value,) * depth
-    numbers = [
-        v for v in given if isinstance(v, int | float | np.floating) and not isinstance(v, bool)
-    ]
-    good = len(numbers) == len(given) and all(0 <= v < math.inf for v in numbers)
-    if not good or len(given) != depth:
-        several = "" if depth == 1 else f", or {depth} of them, one for each layer"
-        raise InputError(
-            f"Argument `weight_decay` must be a number that is not negative{several}, "
-            f"but is {shown(value)}."
-        )
-    return tuple(float(v) for v in numbers)
+    numbers = tuple(as_number("weight_decay", v, allowed) for v in given)
+    if len(numbers) != depth or not all(0 <= v < math.inf for v in numbers):
+        raise InputError(f"Argument `weight_decay` must be {allowed}, but is {shown(value)}.")
+    return numbers

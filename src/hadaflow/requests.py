@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from hadaflow.checks import as_number, as_numbers
 from hadaflow.closed_forms import check_times
 from hadaflow.errors import InputError, check_whole_number, shown
-from hadaflow.model import MSE, UFM
+from hadaflow.model import MSE, UFM, check_model
 from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW, Parameters
 from hadaflow.steppers import DUAL, METHODS
@@ -142,11 +143,11 @@ def make_request(
     method: str,
     progress: str | Report | None,
 ) -> Request:
-    if not isinstance(model, UFM):
-        raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
+    check_model(model)
     if points is not None:
         points = check_whole_number("points", points, least=2, most=10**6)
-    if not isinstance(rtol, int | float | np.floating) or not 1e-12 <= rtol <= 1e-2:
+    rtol = as_number("rtol", rtol, "a number from 1e-12 to 1e-2")
+    if not 1e-12 <= rtol <= 1e-2:
         raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {shown(rtol)}.")
     check_progress(progress)
     until = _check_until(model, until, times, log10_times)
@@ -177,7 +178,7 @@ def make_request(
         log10_times=_check_requested_times(times, log10_times),
         units=model.result_units(start, units),
         points=_default_points(model, start) if points is None else points,
-        rtol=float(rtol),
+        rtol=rtol,
         method=chosen,
         reason=reason,
         progress=progress,
@@ -188,7 +189,7 @@ def make_request(
 
 def _default_points(model: UFM, start: Any) -> int:
     """200, or as many as keep the states of a run at about a hundred megabytes; 2 in a batch."""
-    if not isinstance(start, Parameters) and np.ndim(getattr(start, "a", start)) > 1:
+    if not isinstance(start, Parameters) and model.as_spectrum(start).a.ndim > 1:
         return 2
     return int(np.clip(_MOST_NUMBERS // model.classes, 8, 200))
 
@@ -247,10 +248,7 @@ def _check_requested_times(times: Any, log10_times: Any) -> np.ndarray | None:
         return np.log10(values[values > 0])
     if log10_times is None:
         return None
-    try:
-        values = np.atleast_1d(np.array(log10_times, dtype=float))
-    except (TypeError, ValueError):
-        values = np.zeros(0)
+    values = np.atleast_1d(as_numbers("log10_times", log10_times))
     if values.ndim != 1 or values.size == 0 or not np.all((values >= -300) & (values <= 1e15)):
         raise InputError(
             "Argument `log10_times` must be a list of numbers from -300 to 1e15, "

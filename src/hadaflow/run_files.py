@@ -5,23 +5,24 @@ import io
 import json
 import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from hadaflow.errors import InputError, reason_of, shown, visible
-from hadaflow.files import read_file, write_atomically
+from hadaflow.files import as_path, read_file, write_atomically
 from hadaflow.layers import layer_axes
 from hadaflow.model import UFM
-from hadaflow.states import RAW, SCALED
+from hadaflow.states import RAW, SCALED, Spectrum
 
 SCHEMA = "hadaflow-trajectory-1"
 STATUSES = (
     "reached", "collapsed", "predicted", "steady", "never-collapses", "failed", "interrupted", "mixed",
 )  # fmt: skip
 _MOST_BYTES = 2**36
+_BEGINNINGS = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_EARLIEST = -1e3  # log10 of a time; no run asks for one before 1e-300
 CLOCKS = ("log10_time", "path_length", "log10_log10_time", "log_path_length")
 # What stands beside the arrays, and of which type.
 RECORD: dict[str, type] = {
@@ -41,13 +42,13 @@ def write_run(
     dataset = xr.Dataset({n: ([f"{n}_{i}" for i in range(v.ndim)], v) for n, v in arrays.items()})
     text = json.dumps(record, allow_nan=False)
     dataset.attrs = {"schema": SCHEMA, "record": text, "sha256": _checksum(text, arrays)}
-    write_atomically(Path(path), lambda tmp: dataset.to_netcdf(tmp, engine="scipy"))
+    write_atomically(as_path(path), lambda tmp: dataset.to_netcdf(tmp, engine="scipy"))
 
 
 def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The arguments of the `Trajectory` in a file."""
-    name = shown(os.fspath(path), 200)
-    content = io.BytesIO(read_file("a run", path, _MOST_BYTES))
+    name = shown(str(as_path(path)), 200)
+    content = io.BytesIO(read_file("a run", path, _MOST_BYTES, _BEGINNINGS))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the reader warns of what the checksum will refuse
@@ -85,6 +86,7 @@ def _from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     full = record["view"] == "full"
     points = next(iter(arrays.values())).shape[:-2] if full else arrays["log_a"].shape[:-1]
     _check_clocks(clocks, iterations, points)
+    _check_statuses(record["status"], record["diagnostics"].get("statuses"), points)
     whole = None if iterations is None else iterations.astype(int)
     return {**record, "arrays": arrays, **clocks, "iterations": whole}
 
@@ -149,7 +151,19 @@ def _check_arrays(model: UFM, view: str, arrays: dict[str, np.ndarray]) -> None:
         if not np.all(good):
             raise _Unfit(f"its array `{name}` holds {shown(float(values[~good].flat[0]))}")
     if view == "reduced":
-        model.check_width(np.exp(np.minimum(arrays["log_a"], 0.0)), arrays["C"])
+        a = np.exp(np.minimum(arrays["log_a"], 0.0))
+        model.check_width(a, arrays["C"])
+        try:
+            model.fitting_angles(Spectrum(a, arrays["C"], angles=arrays.get("angles")))
+        except InputError:
+            raise _Unfit("its angles are none that its model can have") from None
+
+
+def _check_statuses(status: str, statuses: Any, points: tuple[int, ...]) -> None:
+    """One status for every run of a batch, if any are listed, and a batch where they are mixed."""
+    runs = points[0] if len(points) == 2 else None
+    if (statuses is not None and len(statuses) != runs) or (status == "mixed" and statuses is None):
+        raise _Unfit("its statuses are not as many as its runs")
 
 
 def _check_clocks(
@@ -166,6 +180,14 @@ def _check_clocks(
             raise _Unfit(f"its array `{name}` is not as long as its times")
     if not np.all(times[..., 0] == -np.inf):
         raise _Unfit("its first time is not zero")
+    later = times[..., 1:]
+    if np.any(later < _EARLIEST) and not (
+        times.ndim == 2 and np.all(np.isneginf(later[later < _EARLIEST]))
+    ):
+        raise _Unfit("its times after the first are zero, or too early for any run")
+    double = clocks["log10_log10_time"]
+    if double is not None and not np.all(np.isfinite(double[times > 0])):
+        raise _Unfit("its array `log10_log10_time` holds no number where it should")
     for name in ("log10_time", "path_length", "log_path_length"):
         values = clocks[name]
         if values is not None and (np.any(np.isnan(values)) or not _rises(values)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hadaflow.checks import as_numbers
 from hadaflow.errors import InputError, shown
 
 SCALED, RAW = "scaled", "raw"
@@ -76,7 +77,7 @@ def spectrum(
     """
     if units is not None:
         check_units(units)
-    values = _numbers("a", a)
+    values = as_numbers("a", a)
     if values.ndim == 0 or values.size == 0:
         raise InputError(
             f"Argument `a` must be a list of singular values, one per mode, but is {shown(a)}."
@@ -94,7 +95,7 @@ def spectrum(
         )
     angles = None
     if angle is not None:
-        angles = _numbers("angle", angle)
+        angles = as_numbers("angle", angle)
         if angles.ndim != 0 or not np.isfinite(angles):
             raise InputError(f"Argument `angle` must be one number, but is {shown(angle)}.")
         angles = np.broadcast_to(angles, (*values.shape[:-1], 1)).copy()
@@ -103,7 +104,7 @@ def spectrum(
 
 def _differences(values: np.ndarray, C: Any) -> np.ndarray:
     """`C` in the shape of the singular values, or with one axis of layers before the modes."""
-    differences = _numbers("C", 0.0 if C is None else C)
+    differences = as_numbers("C", 0.0 if C is None else C)
     if not np.all(np.isfinite(differences)):
         raise InputError("Argument `C` must hold finite numbers, but has a NaN or an infinity.")
     if differences.ndim == values.ndim + 1 and differences.shape[-1] in (1, values.shape[-1]):
@@ -132,21 +133,9 @@ def circulant(values: Any, C: Any = None, units: str | None = None) -> Spectrum:
         >>> circulant([1 + 1j, 0.5]).angles.round(3)
         array([0.785, 0.   ])
     """
-    try:
-        complex_values = np.array(values, dtype=np.complex128)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"Argument `values` must hold complex numbers, but is {shown(values)}."
-        ) from None
+    complex_values = as_numbers("values", values, np.complex128)
     start = spectrum(np.abs(complex_values), C, units)
     return Spectrum(start.a, start.C, units, np.angle(complex_values))
-
-
-def _numbers(name: str, values: Any) -> np.ndarray:
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"Argument `{name}` must hold numbers, but is {shown(values)}.") from None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -189,7 +178,7 @@ def parameters(*matrices: Any) -> Parameters:
     """A full start from matrices: `parameters(W, H)`, `parameters(Z)` for depth 1, or more factors."""
     if not matrices:
         raise InputError("A full state is made of the factors of the logits, but none was given.")
-    factors = tuple(_numbers(f"matrix {i}", m) for i, m in enumerate(matrices, 1))
+    factors = tuple(as_numbers(f"matrix {i}", m) for i, m in enumerate(matrices, 1))
     for factor in factors:
         if factor.ndim < 2:
             raise InputError(

@@ -12,7 +12,7 @@ import xarray as xr
 
 from hadaflow import metrics, plotting
 from hadaflow.bases import Sylvester
-from hadaflow.errors import InputError
+from hadaflow.errors import InputError, check_whole_number
 from hadaflow.itineraries import Visit, between_points, check_scope, itinerary
 from hadaflow.layers import layer_axes
 from hadaflow.matrix_metrics import log_singular_values
@@ -141,6 +141,7 @@ class Trajectory:
 
     def state(self, index: int) -> Spectrum | Parameters:
         """The state at one saved point, ready to start another run from."""
+        index = check_whole_number("index", index, -len(self), len(self) - 1)
         if self.view == "full":
             return Parameters(tuple(f[..., index, :, :] for f in self.parameters.factors))
         layers = (slice(None),) * layer_axes(self.model.depth)

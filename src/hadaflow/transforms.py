@@ -10,6 +10,7 @@ import numpy as np
 import scipy.fft
 from jax.core import Tracer
 
+from hadaflow.checks import as_numbers
 from hadaflow.errors import InputError
 from hadaflow.precision import double_precision, to_numpy
 
@@ -43,7 +44,10 @@ def walsh_hadamard(x: Any) -> Any:
     dtype = np.float32 if getattr(x, "dtype", None) == np.float32 else np.float64
     with double_precision():
         # A NumPy array goes to compiled code as it is: `jnp.asarray` takes longer than a small transform.
-        values = x if isinstance(x, jax.Array) else np.asarray(x, dtype=dtype)
+        plain = isinstance(x, jax.Array) or (type(x) is np.ndarray and x.dtype == dtype)
+        values = x if plain else as_numbers("x", x).astype(dtype)
+        if jnp.issubdtype(values.dtype, jnp.complexfloating):
+            raise InputError(f"Argument `x` must hold real numbers, but is of type {values.dtype}.")
         return to_numpy(_compiled(values if values.dtype == dtype else values.astype(dtype)))
 
 

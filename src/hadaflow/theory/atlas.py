@@ -21,7 +21,7 @@ from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError, check_seconds, check_whole_number
 from hadaflow.games import IllConditioned
 from hadaflow.itineraries import check_scope, in_runs
-from hadaflow.model import UFM
+from hadaflow.model import UFM, check_model
 from hadaflow.progress import Progress, Report, check_progress
 from hadaflow.supports import Limit, Number, limit_on, turns
 from hadaflow.symmetries import Basis, generators
@@ -157,6 +157,7 @@ def atlas(
         seed: Seed of the random supports.
         progress: "auto" for a line on a terminal, None, or a function of (text, fraction).
     """
+    check_model(model)
     check_scope(model)
     model.check_all_modes()
     check_progress(progress)

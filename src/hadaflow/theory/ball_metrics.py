@@ -10,7 +10,7 @@ from typing import Any
 
 from flint import arb
 
-from hadaflow.errors import InputError, shown
+from hadaflow.errors import InputError, meant, shown
 from hadaflow.theory.ball_flow import MSE, Flow, Setting, multiply
 from hadaflow.theory.balls import Dual, ball, largest, smallest, total
 
@@ -178,7 +178,9 @@ METRICS: dict[str, Callable[[Flow], Dual]] = {
 def check_setting(metric: str, setting: Setting) -> None:
     """Refuse a metric that there is not, or not for this problem."""
     if metric not in METRICS:
-        raise InputError(f"Unknown metric {shown(metric)}; allowed are {', '.join(METRICS)}.")
+        raise InputError(
+            f"Unknown metric {shown(metric)}{meant(metric, METRICS)}; allowed are {', '.join(METRICS)}."
+        )
     if metric in ("alignment_w", "alignment_h") and setting.depth == 1:
         raise InputError(f"Metric `{metric}` is about W and H and needs `depth` of at least 2.")
     if metric == "label_divergence":

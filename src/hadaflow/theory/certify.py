@@ -418,6 +418,11 @@ def _read_metric(
     if ":" not in name:
         if digest is not None:
             raise broken("source", digest)
+        if metric is not None and metric != name:
+            raise InputError(
+                "Argument `metric` is for a metric of one's own; this certificate is about "
+                f"{shown(name)}, but {shown(metric)} was given."
+            )
         return name
     if metric is not None:
         if metric_name(metric) != name or source_digest(metric) != digest:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hadaflow.checks import as_number
 from hadaflow.errors import InputError, shown
 from hadaflow.metrics import Metric, rate
-from hadaflow.model import MSE, UFM
+from hadaflow.model import MSE, UFM, check_model
 
 # Stands for infinity where a metric needs a state: walls are then far thinner than the grid.
 _FAR = 1e5
@@ -388,6 +389,7 @@ def lifted(y: np.ndarray) -> np.ndarray:
 
 def check_field(model: UFM, norm: float) -> float:
     """The norm as a float, if this model has a direction field there."""
+    check_model(model)
     if model.loss == MSE:
         raise InputError(
             'Argument `model` must have loss = "cross_entropy": with MSE every mode moves on its '
@@ -404,14 +406,13 @@ def check_field(model: UFM, norm: float) -> float:
             f"Argument `model` must have one `weight_decay` for all layers, but has "
             f"{model.decays}: layers would not stay balanced."
         )
-    number = isinstance(norm, int | float | np.integer | np.floating) and not isinstance(norm, bool)
-    if not number or not norm > 0:
-        raise InputError(
-            f"Argument `norm` must be a positive number or inf for the limit, but is {shown(norm)}."
-        )
+    allowed = "a positive number or inf for the limit"
+    norm = as_number("norm", norm, allowed)
+    if not norm > 0:
+        raise InputError(f"Argument `norm` must be {allowed}, but is {shown(norm)}.")
     if norm == math.inf and (model.depth != 2 or model.soft_labels or model.penalized):
         raise InputError(
             "Argument `norm` may be inf only for hard labels, depth 2 and no `weight_decay`: other "
             "models settle, or their field has no limit."
         )
-    return float(norm)
+    return norm

@@ -4,13 +4,12 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hadaflow.errors import InputError, shown
-from hadaflow.files import check_writable
+from hadaflow.errors import InputError, failures_told, shown
+from hadaflow.files import as_path, check_writable
 from hadaflow.metrics import Metric, check_metric, measure
 from hadaflow.model import UFM
 from hadaflow.plotting import COLORS, canvas, check_picture, house_style, write_picture
@@ -67,7 +66,8 @@ def portrait(
         >>> portrait(UFM(classes=8, group=(8,)), fixed={4: 0.1}).axes[0].texts[0].get_text()
         'mode 1'
     """
-    triangle = Triangle(model, check_field(model, norm), *_check_fixed(model, fixed))
+    norm = check_field(model, norm)
+    triangle = Triangle(model, norm, *_check_fixed(model, fixed))
     low, high = SMALLEST * model.temperature, LARGEST * model.temperature
     if not low <= norm <= high and norm < math.inf:
         raise InputError(
@@ -82,9 +82,11 @@ def portrait(
         )
     if metric is not None:
         check_metric(metric, "reduced", model)
-    if path is not None:
-        check_picture(Path(path))
-        check_writable(Path(path))
+    _check_title(title)
+    target = None if path is None else as_path(path)
+    if target is not None:
+        check_picture(target)
+        check_writable(target)
     with house_style():
         figure, axis = canvas(1, 1, (6.4, 5.4))
         _draw_frame(axis, triangle)
@@ -94,9 +96,21 @@ def portrait(
         if handles:
             axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, 1.0))
         axis.set_title(_in_words(triangle) if title is None else title, fontsize=11)
-    if path is not None:
-        write_picture(figure, path)
+    if target is not None:
+        write_picture(figure, target)
     return figure
+
+
+def _check_title(title: str | None) -> None:
+    """Refuse what matplotlib could not set."""
+    if title is None:
+        return
+    if not isinstance(title, str):
+        raise InputError(f"Argument `title` must be text, but is {shown(title)}.")
+    from matplotlib.mathtext import MathTextParser
+
+    with failures_told(lambda _: f"Argument `title` must be text or math, but is {shown(title)}."):
+        MathTextParser("path").parse(title)
 
 
 def _check_fixed(

@@ -14,7 +14,7 @@ import numpy as np
 from hadaflow.errors import InputError, failures_told, shown
 from hadaflow.layers import balanced_like
 from hadaflow.metrics import Metric, as_function, check_metric
-from hadaflow.model import UFM
+from hadaflow.model import UFM, check_model
 from hadaflow.progress import Pace
 from hadaflow.states import spectrum
 from hadaflow.symmetries import canonical_order, generators
@@ -47,10 +47,10 @@ class Quarry:
 
     @classmethod
     def make(cls, metric: Metric, model: Any, C: Any, seek: str | None) -> "Quarry":
-        if not isinstance(model, UFM):
-            raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
+        check_model(model)
         if model.imbalance is not None:
             raise InputError("A hunt needs balanced classes, but `imbalance` is given.")
+        model.check_all_modes()
         if model.modes > _MOST_MODES:
             raise InputError(
                 f"A hunt goes to {_MOST_MODES} free modes, but the model has {model.modes}."

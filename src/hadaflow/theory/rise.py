@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hadaflow.checks import as_number
 from hadaflow.errors import InputError, check_seconds, check_whole_number, shown
 from hadaflow.metrics import Metric
 from hadaflow.model import UFM
@@ -146,6 +147,7 @@ def worst_rise(
     starts = check_whole_number("starts", starts, _POPULATION, most=10**9)
     check_seconds(seconds)
     check_progress(progress)
+    low, high = as_number("low", low), as_number("high", high)
     if not (0 < low < high < np.inf and low >= 1e-100):
         raise InputError(
             "Arguments `low` and `high` must have 1e-100 ≤ low < high, but are "
