@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from hadaflow.lanes import Ends, LaneFlow, cores, run_lanes
+from hadaflow.marching import NORM_LIMIT, PATIENCE, local_tolerance
+from hadaflow.methods import ASKED, AUTO_METHOD
 from hadaflow.orbit_runs import EXPLICIT_CLASSES, LONG_WAY, choose, log_norm_ahead, supports
 from hadaflow.progress import Progress
-from hadaflow.requests import ASKED, AUTO_METHOD, Request, log10_from_u
-from hadaflow.runs import NORM_LIMIT, PATIENCE, deviation, ending, local_tolerance
+from hadaflow.recording import deviation, ending
+from hadaflow.requests import Request, log10_from_u
 from hadaflow.states import Spectrum, check_batch
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 from hadaflow.trajectory import Trajectory

@@ -8,11 +8,11 @@ import numpy as np
 
 from hadaflow.lanes import cores
 from hadaflow.memory import in_words, require_memory
+from hadaflow.methods import DUAL, STIFF_METHOD
 from hadaflow.model import MSE, UFM
 from hadaflow.orbit_runs import choose, local_tolerance, log_norm_ahead
-from hadaflow.requests import STIFF_METHOD, Request, make_request
+from hadaflow.requests import Request, make_request
 from hadaflow.states import Parameters, check_batch
-from hadaflow.steppers import DUAL
 from hadaflow.targets import PredictedCollapse, Target
 
 _FORETOLD = 0.25  # of the transforms to collapse that a prediction takes

@@ -10,7 +10,6 @@ import numpy as np
 from hadaflow.checks import as_number, as_numbers
 from hadaflow.errors import InputError, check_whole_number, shown
 from hadaflow.layers import differences, layer_values
-from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.memory import require_memory
 from hadaflow.model import UFM, check_model
 from hadaflow.states import RAW, Parameters, Spectrum, spectrum
@@ -401,3 +400,19 @@ def compress(
         return Parameters((small.W @ Qt, Q @ small.H))
 
     return dataclasses.replace(model, width=span), Parameters((W @ Q, Qt @ H)), expand
+
+
+def log_singular_values(model: UFM, state: Parameters, count: int) -> np.ndarray:
+    """Natural logs of the largest `count` singular values of the logits, −∞ for those that are zero.
+
+    Zero is what the width forbids, and what is less than the last digit of the largest. Leading axes
+    batched.
+    """
+    sizes = [np.max(np.abs(f), axis=(-2, -1), keepdims=True) for f in state.factors]
+    sizes = [np.where(s > 0, s, 1.0) for s in sizes]
+    scaled = Parameters(tuple(f / s for f, s in zip(state.factors, sizes, strict=True)))
+    values = np.linalg.svd(scaled.Z, compute_uv=False)
+    values[..., model.largest_rank :] = 0.0
+    values[values <= values[..., :1] * model.rounding_of_logits] = 0.0
+    with np.errstate(divide="ignore"):
+        return np.log(values[..., :count]) + sum(np.log(s[..., 0]) for s in sizes)

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hadaflow.methods import IMPLICIT
+from hadaflow.outcomes import Outcome
 from hadaflow.progress import Pace
-from hadaflow.steppers import IMPLICIT
 
 FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
@@ -65,18 +66,6 @@ class March(NamedTuple):
     rejected: Any
     reached: Any  # the event lies between u and next_u
     stuck: Any
-
-
-@dataclasses.dataclass
-class Outcome:
-    """How an integration ended: "done", "event", "gave up", "stuck" or "interrupted"."""
-
-    ending: str
-    us: np.ndarray
-    ys: Any
-    accepted: int = 0
-    rejected: int = 0
-    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

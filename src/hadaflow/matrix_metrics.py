@@ -11,7 +11,6 @@ import numpy as np
 
 from hadaflow.distances import kl, log_ratio, norm, reverse_kl, smallest
 from hadaflow.model import MSE, UFM
-from hadaflow.states import Parameters
 
 
 def loss_per_energy(model: UFM) -> float:
@@ -87,21 +86,6 @@ def _direction_values(model: UFM, factors):
     known = jnp.arange(values.size) < model.largest_rank
     resolved = values > values[0] * model.rounding_of_logits
     return jnp.where(known & resolved, values, 0.0)[: model.classes - 1]
-
-
-def log_singular_values(model: UFM, state: Parameters, count: int) -> np.ndarray:
-    """Natural logs of the largest `count` singular values of the logits, −∞ for those that are zero.
-
-    As `_direction_values` tells zero from rounding, for NumPy arrays; leading axes batched.
-    """
-    sizes = [np.max(np.abs(f), axis=(-2, -1), keepdims=True) for f in state.factors]
-    sizes = [np.where(s > 0, s, 1.0) for s in sizes]
-    scaled = Parameters(tuple(f / s for f, s in zip(state.factors, sizes, strict=True)))
-    values = np.linalg.svd(scaled.Z, compute_uv=False)
-    values[..., model.largest_rank :] = 0.0
-    values[values <= values[..., :1] * model.rounding_of_logits] = 0.0
-    with np.errstate(divide="ignore"):
-        return np.log(values[..., :count]) + sum(np.log(s[..., 0]) for s in sizes)
 
 
 def _distance(matrix, target, nuclear: bool):

@@ -10,10 +10,11 @@ import numpy as np
 
 from hadaflow.dual import MANY_CLASSES, Reading, euler_step
 from hadaflow.errors import InputError, shown
-from hadaflow.integrate import Outcome
 from hadaflow.interruption import held_back
+from hadaflow.methods import ASKED, AUTO_METHOD, DUAL
 from hadaflow.model import CROSS_ENTROPY, UFM, check_model
 from hadaflow.orbits import DualFlow, OrbitMarch, make_flow, read_all
+from hadaflow.outcomes import Outcome
 from hadaflow.precision import double_precision
 from hadaflow.predictions import (
     ANCHOR,
@@ -23,11 +24,10 @@ from hadaflow.predictions import (
     log10_log10_time_at_collapse,
 )
 from hadaflow.progress import Progress
-from hadaflow.requests import ASKED, AUTO_METHOD, LN10, Request, u_from_log10
-from hadaflow.runs import ending
+from hadaflow.recording import ending
+from hadaflow.requests import LN10, Request, u_from_log10
 from hadaflow.stages import Weights
 from hadaflow.states import RAW, Spectrum
-from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 from hadaflow.trajectory import Trajectory
 

@@ -22,9 +22,10 @@ from hadaflow.dual import (
     longest_step,
     read,
 )
-from hadaflow.integrate import Outcome, Status, chunk_of_steps, probe
+from hadaflow.integrate import Status, chunk_of_steps, probe
+from hadaflow.methods import DUAL
+from hadaflow.outcomes import Outcome
 from hadaflow.stages import Basis, Operator
-from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, Time
 
 # Entries further apart than this lose digits in a plain transform: sums without cancellation, then.

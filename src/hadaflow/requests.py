@@ -9,15 +9,13 @@ import numpy as np
 from hadaflow.checks import as_number, as_numbers
 from hadaflow.closed_forms import check_times
 from hadaflow.errors import InputError, check_whole_number, shown
+from hadaflow.methods import ASKED, AUTO_METHOD, DUAL, METHODS, STIFF_METHOD
 from hadaflow.model import MSE, UFM, check_model
 from hadaflow.progress import Report, check_progress
 from hadaflow.states import RAW, Parameters
-from hadaflow.steppers import DUAL, METHODS
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady, Target, Time
 
 LN10 = math.log(10.0)
-AUTO_METHOD, STIFF_METHOD = "tsit5", "kvaerno5"
-ASKED = "asked for"
 _MOST_NUMBERS = 2**24  # in the states of a run, unless more points are asked for
 _LARGEST_STIFF = 1024  # numbers in a state; the implicit method solves dense systems
 _FIRST_SAVED = -2.0  # log10 of the first saved time, unless the run is shorter

@@ -15,32 +15,20 @@ from hadaflow.closed_forms import fixed_point, mse_path_length, mse_singular_val
 from hadaflow.errors import InputError
 from hadaflow.estimates import check_memory
 from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
-from hadaflow.initial import compress, distance_from_hadamard, project
-from hadaflow.integrate import Outcome
+from hadaflow.initial import compress, distance_from_hadamard, log_singular_values, project
 from hadaflow.interruption import held_back
 from hadaflow.layers import layer_values
 from hadaflow.limits import low_rank_limit
-from hadaflow.matrix_metrics import log_singular_values
+from hadaflow.marching import NORM_LIMIT, PATIENCE, integrate, local_tolerance, stall, too_far
+from hadaflow.methods import ASKED, DUAL
 from hadaflow.model import MSE, UFM
 from hadaflow.orbit_runs import choose, reconsider, solve_orbit, supports
+from hadaflow.outcomes import Outcome
 from hadaflow.precision import double_precision
 from hadaflow.progress import Report
-from hadaflow.requests import ASKED, Request, make_request
-from hadaflow.runs import (
-    NORM_LIMIT,
-    PATIENCE,
-    deviation,
-    ending,
-    integrate,
-    last,
-    local_tolerance,
-    reduced_result,
-    result,
-    stall,
-    too_far,
-)
+from hadaflow.recording import deviation, ending, last, reduced_result, result
+from hadaflow.requests import Request, make_request
 from hadaflow.states import Parameters, Spectrum
-from hadaflow.steppers import DUAL
 from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Target
 from hadaflow.trajectory import Trajectory
 

@@ -8,10 +8,6 @@ import jax
 import numpy as np
 import optimistix
 
-DUAL = "dual"  # of the orbit alone: see `dual`
-METHODS = ("tsit5", "dopri8", "kvaerno5", DUAL)
-IMPLICIT = ("kvaerno5",)  # with dense systems to solve
-
 
 class UnrolledTsit5(diffrax.AbstractAdaptiveSolver):
     """diffrax's Tsit5 with its stages written out one after the other.

@@ -13,9 +13,9 @@ import xarray as xr
 from hadaflow import metrics, plotting
 from hadaflow.bases import Sylvester
 from hadaflow.errors import InputError, check_whole_number
+from hadaflow.initial import log_singular_values
 from hadaflow.itineraries import Visit, between_points, check_scope, itinerary
 from hadaflow.layers import layer_axes
-from hadaflow.matrix_metrics import log_singular_values
 from hadaflow.model import MSE, UFM
 from hadaflow.run_files import CLOCKS, RECORD, read_run, write_run
 from hadaflow.states import RAW, Parameters, Spectrum

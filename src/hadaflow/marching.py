@@ -1,7 +1,6 @@
-"""Carrying out one request: the march to its end, and the trajectory it is answered with."""
+"""Carrying out one request: the march to its end, and when it is given up."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +8,13 @@ import jax
 import numpy as np
 
 from hadaflow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
-from hadaflow.integrate import Integration, Outcome
+from hadaflow.integrate import Integration
 from hadaflow.limits import NEVER
+from hadaflow.methods import STIFF_METHOD
+from hadaflow.outcomes import Outcome
 from hadaflow.progress import Progress
-from hadaflow.requests import STIFF_METHOD, Request
-from hadaflow.states import Spectrum
-from hadaflow.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady
-from hadaflow.trajectory import Trajectory
+from hadaflow.requests import Request
+from hadaflow.targets import Collapse, Steady
 
 _STEP_LIMIT = 2e7  # steps: minutes
 _STIFF_STEPS = 20_000  # of the implicit method; hundreds are usual
@@ -33,11 +32,6 @@ _LOOSEST = 1e-5
 NORM_LIMIT = 1e6
 # Where another method is at hand, it takes over from here.
 PATIENCE = 5e4
-
-
-def deviation(a: np.ndarray) -> Any:
-    """Max |(K−1)â − 1| of NumPy arrays, along the last axis."""
-    return np.max(np.abs(a / a.mean(axis=-1, keepdims=True) - 1), axis=-1)
 
 
 def stall(norm: float, deviation: float) -> str:
@@ -156,98 +150,3 @@ def too_far(request: Request, u: float, steps: int, reached: dict[type, float]) 
     if steps < 10**4 or steps < _STEP_LIMIT * share:
         return ""
     return f"the way there would take about {steps / share:.1e} steps of {request.method}"
-
-
-def last(outcome: Outcome) -> float:
-    return float(outcome.us[-1]) if len(outcome.us) else 0.0
-
-
-def ending(request: Request, how: str, place: float | str, reason: str = "") -> tuple[str, str]:
-    """Status and message of a run that ended at a `place`: in u, or in words."""
-    where, event = place if isinstance(place, str) else request.where(place), request.event
-    match how, event:
-        case "done", _:
-            rest = f"; {reason}" if reason else ""
-            return "reached", f"All requested times reached, the last at {where}{rest}."
-        case "interrupted", _:
-            return "interrupted", f"Interrupted at {where}; the finished part is here."
-        case "event", Collapse():
-            return "collapsed", f"max|(K−1)â − 1| fell below {event.tolerance:g} at {where}."
-        case "event", PredictedCollapse():
-            return "predicted", (
-                f"Foretold in the hard-margin limit: max|(K−1)â − 1| = {event.tolerance:g} at {where}."
-            )
-        case "event", Steady():
-            return "steady", f"All relative speeds are below {event.tolerance:g} at {where}."
-        case "event", Norm():
-            return "reached", f"‖a‖₁ reached {event.value:g} at {where}."
-        case "event", PathLength():
-            return "reached", f"The path length reached {event.value:g} at {where}."
-        case "gave up", _ if reason.startswith(NEVER):
-            return "never-collapses", f"{reason} Seen at {where}."
-        case _:
-            return "failed", f"Stopped at {where}: {reason}."
-
-
-def result(
-    request: Request,
-    view: str,
-    arrays: dict[str, np.ndarray],
-    us: np.ndarray,
-    path_length: np.ndarray,
-    status: str,
-    message: str,
-    outcome: Outcome | None,
-    tolerance: float | None,
-) -> Trajectory:
-    diagnostics: dict[str, Any] = {"method": "closed form", "reason": "nothing to integrate"}
-    if outcome is not None:
-        diagnostics = {
-            "method": request.method,
-            "reason": request.reason,
-            "accepted_steps": outcome.accepted,
-            "rejected_steps": outcome.rejected,
-            "local_tolerance": tolerance,
-        }
-    return Trajectory(
-        model=request.model,
-        view=view,
-        arrays=arrays,
-        log10_time=request.labelled_times(us),
-        path_length=path_length,
-        status=status,
-        message=message,
-        units=request.units,
-        steps=outcome.accepted + outcome.rejected if outcome else 0,
-        settings=request.settings,
-        diagnostics=diagnostics,
-    )
-
-
-def reduced_result(
-    request: Request,
-    start: Spectrum,
-    us: np.ndarray,
-    a: np.ndarray,
-    path: np.ndarray,
-    status: str,
-    message: str,
-    outcome: Outcome | None = None,
-    tolerance: float | None = None,
-    C: np.ndarray | None = None,
-    angles: np.ndarray | None = None,
-) -> Trajectory:
-    """A trajectory in the run's units from scaled arrays, the start put first; C moves if given."""
-    scale = request.value_scale
-    rows = np.concatenate([start.a[None], a])
-    with np.errstate(divide="ignore"):
-        log_a = np.log(rows) + math.log(scale)
-    differences = np.broadcast_to(start.C, (len(rows), *start.C.shape)).copy()
-    if C is not None:
-        differences[1:] = C
-    arrays = {"log_a": log_a, "C": differences * request.difference_scale}
-    if start.angles is not None:
-        turned = np.zeros((0, len(start.angles))) if angles is None else angles
-        arrays["angles"] = np.concatenate([start.angles[None], turned])
-    path = np.concatenate([[0.0], path]) * scale
-    return result(request, "reduced", arrays, us, path, status, message, outcome, tolerance)
