@@ -37,8 +37,8 @@ from table import Row, draw, print_table, row, write_page
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import hadaflow as hf
-from hadaflow import transforms
-from hadaflow.flows import ReducedFlow
+from hadaflow.algebra import transforms
+from hadaflow.flow.flows import ReducedFlow
 
 FIGURE_1 = [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
 RTOL = 1e-4  # of the orbits to collapse, ours and theirs

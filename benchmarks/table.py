@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hadaflow.plotting import canvas, house_style
+from hadaflow.results.plotting import canvas, house_style
 
 Row = dict[str, Any]
 COLUMNS = ("what", "hadaflow", "rival", "its time", "ratio", "target", "")

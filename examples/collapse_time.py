@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import hadaflow as hf
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.results.plotting import COLORS, canvas, house_style
 
 TOLERANCE, RTOL = 1e-3, 1e-4
 LARGEST_INTEGRATED = 2**16

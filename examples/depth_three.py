@@ -7,7 +7,7 @@ K = 4, two equal large modes and a small third one. At depth 3 the third dies wh
 import sys
 
 import hadaflow as hf
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.results.plotting import COLORS, canvas, house_style
 
 
 def main(path: str = "depth_three.png") -> list[hf.Trajectory]:

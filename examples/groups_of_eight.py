@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import hadaflow as hf
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.results.plotting import COLORS, canvas, house_style
 
 # The spectrum {p, p, q, q, r, r, s}: pairs stand for two values each.
 p, q, r, s = 1.2, 0.3, 0.05, 0.6

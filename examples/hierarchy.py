@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import hadaflow as hf
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.results.plotting import COLORS, canvas, house_style
 
 LEVELS = {"coarse": 3, "middle": 1, "fine": 0}  # a mode of each level, numbered from 0
 

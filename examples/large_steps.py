@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import hadaflow as hf
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.results.plotting import COLORS, canvas, house_style
 
 
 def main(path: str = "large_steps.png") -> dict[float, float]:

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 import hadaflow as hf
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.results.plotting import COLORS, canvas, house_style
 
 START = np.array([1e-2, 1e-3, 1e-4])
 

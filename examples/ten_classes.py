@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import hadaflow as hf
-from hadaflow.plotting import COLORS, canvas, house_style
+from hadaflow.results.plotting import COLORS, canvas, house_style
 
 START = (0.02, 1.0, 0.01, 0.9, 1.5)  # one for each free mode
 

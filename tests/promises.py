@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import hadaflow as hf
-from hadaflow.layers import layer_values
+from hadaflow.model.layers import layer_values
 from references import (
     collapse_on_characters,
     factor_field,

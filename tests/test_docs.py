@@ -33,7 +33,7 @@ def test_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     import shlex
     import sys
 
-    from hadaflow import cli
+    from hadaflow.cli import commands as cli
 
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
@@ -85,7 +85,7 @@ def test_the_functions_and_tests_named_in_the_paper_page_exist():
 
 
 def test_the_paper_page_names_every_claim_and_no_other():
-    from hadaflow.theory.verify import check_ids
+    from hadaflow.paper.verify import check_ids
 
     text = (ROOT / "docs" / "paper.md").read_text()
     rows = [line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ")][2:]
@@ -94,14 +94,14 @@ def test_the_paper_page_names_every_claim_and_no_other():
 
 
 def test_the_readme_counts_the_claims():
-    from hadaflow.theory.verify import check_ids
+    from hadaflow.paper.verify import check_ids
 
     assert f"checks {len(check_ids(None))} claims" in (ROOT / "README.md").read_text()
 
 
 def test_every_correction_is_on_the_errata_page():
-    from hadaflow.theory.claim import CLAIMS
-    from hadaflow.theory.verify import check_ids
+    from hadaflow.paper.claim import CLAIMS
+    from hadaflow.paper.verify import check_ids
 
     text = (ROOT / "docs" / "errata.md").read_text()
     corrected = {id for id in check_ids(None) if CLAIMS[id].correction is not None}
@@ -126,7 +126,7 @@ CERTIFICATES = sorted((ROOT / "docs" / "certificates").glob("*.json"))
 
 
 def test_every_certificate_of_the_results_page_holds_and_has_its_row():
-    from hadaflow.theory.certify import recheck
+    from hadaflow.lab.certify import recheck
 
     page = (ROOT / "docs" / "counterexamples.md").read_text()
     linked = set(re.findall(r"\(certificates/([\w-]+\.json)\)", page))

@@ -2,14 +2,14 @@
 
 import sys
 
-from hadaflow.interruption import exit_code, listening
+from hadaflow.base.interruption import exit_code, listening
 
 
 def run() -> None:
     """`hadaflow` on the command line."""
     try:
         with listening():
-            from hadaflow.cli import run as answer
+            from hadaflow.cli.commands import run as answer
     except KeyboardInterrupt:
         print("hadaflow: interrupted", file=sys.stderr)
         sys.exit(exit_code())

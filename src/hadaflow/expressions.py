@@ -21,7 +21,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow import distances
+from hadaflow.metrics import distances
 
 
 def _is_exact(x: Any) -> bool:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow.descent import descend
-from hadaflow.errors import InputError
-from hadaflow.initial import gaussian, hadamard, matched_spectrum
-from hadaflow.metrics import measure
-from hadaflow.model import UFM
+from hadaflow.base.errors import InputError
+from hadaflow.descent.descend import descend
+from hadaflow.flow.solver import solve
+from hadaflow.metrics.measures import measure
+from hadaflow.model.starts import gaussian, hadamard, matched_spectrum
+from hadaflow.model.states import RAW, Parameters, Spectrum
+from hadaflow.model.ufm import UFM
 from hadaflow.paper.settings import Settings
-from hadaflow.solver import solve
-from hadaflow.states import RAW, Parameters, Spectrum
 
 RANDOM, HADAMARD, ODE = "random", "hadamard", "ode"
 INITS = (RANDOM, HADAMARD, ODE)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow.model import UFM
+from hadaflow.model.ufm import UFM
 from hadaflow.paper import orbits, readings
 from hadaflow.paper.drawing import six_panels
 from hadaflow.paper.experiment import Experiment, largest_rise

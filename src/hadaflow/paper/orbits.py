@@ -7,14 +7,14 @@ import numpy as np
 import xarray as xr
 from scipy.interpolate import PchipInterpolator
 
-from hadaflow.initial import lift
-from hadaflow.metrics import measure
-from hadaflow.model import UFM
+from hadaflow.flow.solver import solve
+from hadaflow.metrics.measures import measure
+from hadaflow.model.starts import lift
+from hadaflow.model.ufm import UFM
 from hadaflow.paper.drawing import blank
 from hadaflow.paper.settings import Settings
-from hadaflow.solver import solve
-from hadaflow.targets import Collapse
-from hadaflow.trajectory import Trajectory
+from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.targets import Collapse
 
 START = (1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3)
 _PAPER_END = 6.0  # log10 of the time at which the paper's drawing stops

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow.initial import gaussian, matched_spectrum
-from hadaflow.model import UFM
+from hadaflow.flow.solver import solve
+from hadaflow.model.starts import gaussian, matched_spectrum
+from hadaflow.model.states import RAW, Spectrum
+from hadaflow.model.ufm import UFM
 from hadaflow.paper.drawing import blank
 from hadaflow.paper.settings import Settings
-from hadaflow.solver import solve
-from hadaflow.states import RAW, Spectrum
 
 _CASES = {
     "summed, descending": ("sum", "descending"),

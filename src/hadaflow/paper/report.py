@@ -5,7 +5,7 @@ import html
 from pathlib import Path
 from typing import Any
 
-from hadaflow.files import write_atomically
+from hadaflow.base.files import write_atomically
 from hadaflow.paper.figures import FIGURES
 
 _STYLE = """

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow.errors import InputError, shown
-from hadaflow.files import Drafts, locked, remove_stale
+from hadaflow.base.errors import InputError, shown
+from hadaflow.base.files import Drafts, locked, remove_stale
+from hadaflow.base.workers import group, run_all
 from hadaflow.paper.figures import FIGURES, PaperFigure
 from hadaflow.paper.report import write_report
 from hadaflow.paper.settings import Settings
-from hadaflow.trajectory import package_versions
-from hadaflow.workers import group, run_all
+from hadaflow.results.trajectory import package_versions
 
 SUFFIXES = ("png", "pdf", "nc", "csv")
 

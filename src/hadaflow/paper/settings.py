@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from hadaflow.errors import InputError, shown
+from hadaflow.base.errors import InputError, shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Transforms, groups, bases and their symmetries."""

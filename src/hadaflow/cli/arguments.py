@@ -1,0 +1,356 @@
+"""Options of the command line, and how their text is read.
+
+JAX and the rest are imported inside the functions, so that `--help` is instant.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hadaflow.base.errors import InputError, shown
+from hadaflow.base.files import read_text_file
+
+_DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
+
+
+class Units(StrEnum):
+    scaled = "scaled"
+    raw = "raw"
+
+
+class Init(StrEnum):
+    gaussian = "gaussian"
+    hadamard = "hadamard"
+    matched = "matched"
+
+
+class Loss(StrEnum):
+    cross_entropy = "cross_entropy"
+    mse = "mse"
+
+
+class Reduction(StrEnum):
+    sum = "sum"
+    mean = "mean"
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Classes = Annotated[int, typer.Option(help="Number of classes K.")]
+Samples = Annotated[int, typer.Option(help="Samples per class n.")]
+Smoothing = Annotated[float, typer.Option(help="Share of a label spread over all classes.")]
+Temperature = Annotated[float, typer.Option(help="Logits are divided by it before the softmax.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="File of soft labels: the probability of each class for class 1, K numbers."),
+]
+Decay = Annotated[
+    str | None,
+    typer.Option(help="L2 penalty: one number, or one for each layer (W,H) separated by commas."),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        help="Abelian group on the classes, such as 10 or 2x4; with --imbalance one for each block, "
+        "such as 4,2x2 [default: 2x2x… for a power of two, else cyclic]."
+    ),
+]
+Depth = Annotated[int, typer.Option(help="Factors of the logits: 2 is Z = WH, 1 is Z itself.")]
+Imbalance = Annotated[
+    str | None,
+    typer.Option(
+        help="Blocks of classes x samples instead of --samples, such as 4x5,4x1: four classes of "
+        "five samples, four of one."
+    ),
+]
+Unbalanced = Annotated[
+    str | None,
+    typer.Option(
+        help="Differences C of the squared layer singular values: one number, or one for each value "
+        "of --start; beyond depth 2 one row for all layers, or rows for the layers 2, 3, … separated "
+        "by semicolons."
+    ),
+]
+LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
+]
+
+
+def make_model(
+    imbalance: str | None,
+    group: str | None,
+    labels: Path | None,
+    weight_decay: str | None,
+    **options: Any,
+) -> Any:
+    """The model of a command, its textual options read."""
+    from hadaflow.model.ufm import UFM
+
+    blocks: Any = parse_imbalance(imbalance)
+    return UFM(
+        imbalance=blocks, group=parse_group(group, blocks is not None),
+        label_distribution=parse_labels(labels, options["classes"]),
+        weight_decay=parse_decay(weight_decay), **options,
+    )  # fmt: skip
+
+
+def _model_options(
+    classes: Classes,
+    samples: Samples = 1,
+    group: Group = None,
+    depth: Depth = 2,
+    loss: LossOption = Loss.cross_entropy,
+    label_smoothing: Smoothing = 0.0,
+    labels: Labels = None,
+    temperature: Temperature = 1.0,
+    weight_decay: Decay = None,
+    imbalance: Imbalance = None,
+) -> Any:
+    """The model that the options of `solve` describe."""
+    return make_model(
+        imbalance, group, labels, weight_decay, classes=classes, samples=samples, depth=depth,
+        loss=loss.value, label_smoothing=label_smoothing, temperature=temperature,
+    )  # fmt: skip
+
+
+def with_model(command: Callable[..., None], optional: bool = False) -> Callable[..., None]:
+    """`command` with the model's options in place of its argument `model`.
+
+    Optional: without --classes the model is None, and no other of its options may be given.
+    """
+    shared = list(inspect.signature(_model_options).parameters.values())
+    if optional:
+        shared[0] = shared[0].replace(default=None, annotation=_or_none(shared[0].annotation))
+    shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared]
+    own = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, p in inspect.signature(command).parameters.items()
+        if name != "model"
+    ]
+
+    def wrapper(**given: Any) -> None:
+        options = {p.name: given.pop(p.name) for p in shared}
+        if options["classes"] is None:
+            changed = [p.name for p in shared[1:] if options[p.name] != p.default]
+            if changed:
+                raise InputError(
+                    f"Argument `{changed[0]}` describes a model and needs `classes` given, too."
+                )
+            command(model=None, **given)
+        else:
+            command(model=_model_options(**options), **given)
+
+    # Those without a default first, as a signature must have them.
+    merged = sorted([*own, *shared], key=lambda p: p.default is not inspect.Parameter.empty)
+    wrapper.__signature__ = inspect.Signature(merged)  # pyright: ignore[reportFunctionMemberAccess]
+    wrapper.__annotations__ = {p.name: p.annotation for p in merged}
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+def _or_none(annotation: Any) -> Any:
+    """`Classes` that may be left out."""
+    return Annotated[int | None, *annotation.__metadata__]
+
+
+def parse_group(text: str | None, blocks: bool = False) -> Any:
+    if text is None:
+        return None
+    try:
+        groups = [tuple(int(n) for n in part.split("x")) for part in _blocks_of(text)]
+    except ValueError:
+        raise InputError(
+            f"Argument `group` must be orders of cyclic groups such as 10 or 2x4, but is {shown(text)}."
+        ) from None
+    if blocks:
+        return tuple(groups)
+    if len(groups) > 1:
+        raise InputError(
+            "Argument `group` must be one group, such as 2x4, unless --imbalance is given, "
+            f"but is {shown(text)}."
+        )
+    return groups[0]
+
+
+def parse_imbalance(text: str | None) -> tuple[tuple[int, ...], ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(tuple(int(n) for n in part.split("x")) for part in _blocks_of(text))
+    except ValueError:
+        raise InputError(
+            "Argument `imbalance` must be blocks of classes x samples such as 4x5,4x1, "
+            f"but is {shown(text)}."
+        ) from None
+
+
+def _blocks_of(text: str) -> list[str]:
+    return text.replace("×", "x").split(",")
+
+
+def parse_unbalanced(text: str | None) -> Any:
+    """Differences C: one number, one for each mode, or rows of them for deeper models."""
+    if text is None:
+        return None
+    rows = [parse_numbers("unbalanced", row) for row in text.split(";")]
+    if len({len(row) for row in rows}) > 1 or not rows[0]:
+        raise InputError(
+            "Argument `unbalanced` must have rows of one length, one number or more, but is "
+            f"{shown(text)}."
+        )
+    if len(rows) > 1:
+        return rows
+    return rows[0][0] if len(rows[0]) == 1 else rows[0]
+
+
+def parse_labels(path: Path | None, classes: int) -> tuple[float, ...] | None:
+    if path is None:
+        return None
+    return tuple(parse_numbers("labels", _read("labels", path, classes)))
+
+
+def parse_decay(text: str | None) -> float | tuple[float, ...]:
+    values = [0.0] if text is None else parse_numbers("weight_decay", text)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _read(name: str, path: Path, count: int, digits: int = _DIGITS) -> str:
+    """A file of so many numbers, or about as many."""
+    return read_text_file(f"the {name}", path, digits * (max(0, min(count, 2**24)) + 64))
+
+
+def parse_numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError(
+            f"Argument `{name}` must be numbers separated by commas, but is {shown(text)}."
+        ) from None
+
+
+def parse_start(
+    text: str, model: Any, unbalanced: str | None, units: str
+) -> tuple[Any, int | None]:
+    """The start, and the seed its singular values were drawn with; complex numbers are phases."""
+    from hadaflow.model.states import circulant, spectrum
+
+    C = parse_unbalanced(unbalanced)
+    numbers = _read("start", Path(text[1:]), model.modes) if text.startswith("@") else text
+    if "j" in numbers:
+        try:
+            values = [complex(part) for part in numbers.replace(",", " ").split()]
+        except ValueError:
+            raise InputError(
+                "Argument `start` must be numbers separated by commas, complex ones such as "
+                f"1+0.5j, but is {shown(numbers)}."
+            ) from None
+        return circulant(values, C, units), None
+    if not numbers.startswith("uniform:"):
+        return spectrum(parse_numbers("start", numbers), C, units), None
+    import numpy as np
+
+    try:
+        low, high, seed = numbers.removeprefix("uniform:").split(":")
+        bounds, drawn = (float(low), float(high)), int(seed)
+        if not (0 <= bounds[0] <= bounds[1] < math.inf and drawn >= 0):
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            "Argument `start` must be uniform:LOW:HIGH:SEED with 0 ≤ LOW ≤ HIGH and a whole SEED, "
+            f"but is {shown(numbers)}."
+        ) from None
+    values = np.random.default_rng(drawn).uniform(*bounds, model.modes)
+    return spectrum(values, C, units), drawn
+
+
+def train_start(
+    model: Any,
+    init: Init,
+    scale: float,
+    start: str | None,
+    unbalanced: str | None,
+    seeds: list[int],
+    units: str,
+) -> Any:
+    """The batch of full starts of `train`, one for each seed."""
+    import numpy as np
+
+    from hadaflow.model.starts import gaussian, hadamard, matched_spectrum
+    from hadaflow.model.states import RAW, Parameters, spectrum
+
+    random = gaussian(model, scale, seeds)
+    if init is Init.gaussian:
+        return random
+    if init is Init.matched:
+        return hadamard(model, matched_spectrum(model, random))
+    if start is not None:
+        given, _ = parse_start(start, model, unbalanced, units)
+        one = hadamard(model, given)
+        return Parameters(tuple(np.tile(f, (len(seeds), 1, 1)) for f in one.factors))
+    # Of the size that a Gaussian start of this scale has: σ(Z) is of order scale²·K·√n.
+    size = scale**2 * model.singular_value_scale
+    drawn = [np.random.default_rng(s).uniform(0.5, 1.5, model.modes) * size for s in seeds]
+    values = np.array(drawn)
+    if unbalanced is None:
+        return hadamard(model, spectrum(values, units=RAW))
+    # The differences are given in the units of the run, the sizes above in those of the matrices.
+    C = np.array(parse_unbalanced(unbalanced), dtype=float)
+    C = C if units == RAW else C * model.difference_scale
+    C = C if C.ndim == 0 else np.tile(C, (len(seeds), *(1,) * C.ndim))
+    return hadamard(model, spectrum(values, C, units=RAW))
+
+
+def exact_numbers(name: str, text: str) -> list[str]:
+    """Decimals or fractions as written, for what is to be exact."""
+    from fractions import Fraction
+
+    parts = text.replace(",", " ").split()
+    for part in parts:
+        try:
+            # The exponent is looked at first: 1e-999999999 is a long way to a fraction.
+            _, _, exponent = part[:4001].lower().partition("e")
+            if len(part) > 4000 or abs(int(exponent or 0)) > 4000:
+                raise ValueError
+            number = float(part) if exponent else Fraction(part)
+            if not abs(number) < math.inf:
+                raise ValueError
+        except (ValueError, ZeroDivisionError, OverflowError):
+            raise InputError(
+                f"Argument `{name}` must be decimals or fractions separated by commas, of ordinary size "
+                f"and at most 4000 characters each, but has {shown(part)}."
+            ) from None
+    return parts
+
+
+def exact_start(text: str, model: Any) -> list[str]:
+    """Singular values as written; those that are drawn, as their floats print."""
+    if text.startswith("uniform:"):
+        values, _ = parse_start(text, model, None, "scaled")
+        return [repr(float(v)) for v in values.a]
+    if text.startswith("@"):
+        text = _read("start", Path(text[1:]), model.modes, _EXACT_DIGITS)
+    return exact_numbers("start", text)
+
+
+def exact_unbalanced(text: str | None) -> Any:
+    """`parse_unbalanced`, the numbers as written."""
+    if text is None:
+        return None
+    parse_unbalanced(text)  # refuses what is no number, and rows of different length
+    rows = [exact_numbers("unbalanced", row) for row in text.split(";")]
+    if len(rows) > 1:
+        return rows
+    return rows[0][0] if len(rows[0]) == 1 else rows[0]
+
+
+def check_output(out: Path | None) -> None:
+    """Refuse before the work what would fail after it."""
+    from hadaflow.base.files import check_writable
+
+    if out is not None:
+        check_writable(out)

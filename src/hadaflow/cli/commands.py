@@ -1,0 +1,449 @@
+"""The command line: arguments to one library call.
+
+JAX and the rest are imported inside the commands, so that `--help` is instant.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import logging
+import math
+import os
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hadaflow.base.errors import InputError, check_whole_number, no_device, printable, shown
+from hadaflow.base.interruption import asked, exit_code, listening, stop_listening
+from hadaflow.cli.answers import (
+    claim_lines,
+    complain,
+    drop_output,
+    finish,
+    replace_closed_streams,
+    say,
+    solve_document,
+    strict,
+    train_document,
+    try_to,
+)
+from hadaflow.cli.arguments import (
+    Classes,
+    Decay,
+    Depth,
+    Group,
+    Imbalance,
+    Init,
+    JsonFlag,
+    Labels,
+    Loss,
+    LossOption,
+    Metrics,
+    Reduction,
+    Samples,
+    Smoothing,
+    Temperature,
+    Unbalanced,
+    Units,
+    check_output,
+    make_model,
+    parse_numbers,
+    parse_start,
+    train_start,
+    with_model,
+)  # fmt: skip
+from hadaflow.cli.lab_commands import register
+
+app = typer.Typer(
+    name="hadaflow",
+    help="A laboratory for cross-entropy training dynamics.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+_TRAIN_METRICS = ("loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"hadaflow {version('hadaflow')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("solve")
+@with_model
+def solve_command(
+    model: Any,
+    start: Annotated[
+        str,
+        typer.Option(
+            help="Singular values: numbers separated by commas (complex ones start a mode with a "
+            "phase), @FILE, or uniform:LOW:HIGH:SEED."
+        ),
+    ],
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="time:T, log10time:X, collapse:TOL, predicted-collapse[:TOL], norm:X, path:X or "
+            "steady:TOL [default: collapse:1e-6, or steady:1e-8 where the flow settles]"
+        ),
+    ] = None,
+    log10_times: Annotated[
+        str | None, typer.Option(help="Keep the states at these times, given by their log10.")
+    ] = None,
+    unbalanced: Unbalanced = None,
+    units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
+        Units.scaled
+    ),
+    metric: Metrics = None,
+    rtol: Annotated[float, typer.Option(help="Global relative error.")] = 1e-8,
+    points: Annotated[
+        int | None,
+        typer.Option(help="Number of saved points [default: 200, fewer for many classes]."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto, tsit5, dopri8, kvaerno5 or dual.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Write the trajectory to this NetCDF file.")] = (
+        None
+    ),
+    only_estimate: Annotated[
+        bool, typer.Option("--estimate", help="Say method, memory and time, and stop.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Follow one trajectory of the reduced gradient flow."""
+    from hadaflow.flow.estimates import estimate
+    from hadaflow.flow.solver import solve
+    from hadaflow.metrics.measures import check_metric
+    from hadaflow.runs.targets import parse_target
+
+    for name in metric or []:
+        check_metric(name, "reduced", model)
+    values, seed = parse_start(start, model, unbalanced, units.value)
+    check_output(out)
+    asked: dict[str, Any] = {
+        "until": None if until is None else parse_target(until),
+        "log10_times": None if log10_times is None else parse_numbers("log10-times", log10_times),
+        "units": units.value,
+        "points": points,
+        "rtol": rtol,
+        "method": method,
+    }
+    if only_estimate:
+        found = estimate(model, values, **asked)
+        say(json.dumps(strict(dataclasses.asdict(found))) if as_json else str(found))
+        return
+    run = solve(model, values, **asked, progress=None if as_json else "auto")
+    run.settings.update(start=start, seed=seed)
+    finish(run, solve_document, metric or [], out, as_json)
+
+
+@app.command("train")
+def train_command(
+    classes: Classes,
+    steps: Annotated[int, typer.Option(help="Iterations of gradient descent.")],
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
+    samples: Samples = 1,
+    group: Group = None,
+    depth: Depth = 2,
+    width: Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")] = None,
+    init: Annotated[Init, typer.Option(help="Kind of start.")] = Init.gaussian,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation of an entry of W and H [default: e^-6/√classes]."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(help="Singular values of a Hadamard start, as in solve, for every seed."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Number of runs, with seeds seed, seed + 1, …")] = 10,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    momentum: Annotated[float, typer.Option(help="Heavy-ball momentum.")] = 0.0,
+    loss: LossOption = Loss.cross_entropy,
+    label_smoothing: Smoothing = 0.0,
+    labels: Labels = None,
+    temperature: Temperature = 1.0,
+    weight_decay: Decay = None,
+    imbalance: Imbalance = None,
+    unbalanced: Unbalanced = None,
+    reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
+        Reduction.sum
+    ),
+    points: Annotated[int, typer.Option(help="About how many iterations to keep.")] = 100,
+    units: Annotated[Units, typer.Option(help="Units of --start and of saved values.")] = (
+        Units.scaled
+    ),
+    metric: Metrics = None,
+    out: Annotated[Path | None, typer.Option(help="Write the trajectories to this file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Gradient descent on the parameter matrices, many seeds at once."""
+    from hadaflow.descent.descend import descend
+    from hadaflow.metrics.measures import applies, check_metric
+
+    model = make_model(
+        imbalance, group, labels, weight_decay, classes=classes, samples=samples, width=width,
+        depth=depth, loss=loss.value, reduction=reduction.value, label_smoothing=label_smoothing,
+        temperature=temperature,
+    )  # fmt: skip
+    names = metric or [name for name in _TRAIN_METRICS if applies(name, "full", model)]
+    for name in names:
+        check_metric(name, "full", model)
+    check_whole_number("seeds", seeds, most=10**6)
+    check_whole_number("seed", seed, least=0)
+    if start is not None and init is not Init.hadamard:
+        raise InputError("Argument `start` goes with --init hadamard alone.")
+    if unbalanced is not None and init is not Init.hadamard:
+        raise InputError("Argument `unbalanced` goes with --init hadamard alone.")
+    check_output(out)
+    chosen = math.exp(-6) / math.sqrt(classes) if scale is None else scale
+    drawn = list(range(seed, seed + seeds))
+    state = train_start(model, init, chosen, start, unbalanced, drawn, units.value)
+    run = descend(
+        model, state, steps, lr, momentum=momentum, points=points, units=units.value,
+        progress=None if as_json else "auto",
+    )  # fmt: skip
+    run.settings.update(init=init.value, scale=chosen, seed=seed, seeds=seeds, start=start)
+    finish(run, train_document, names, out, as_json)
+
+
+@app.command("show")
+def show_command(
+    file: Annotated[Path, typer.Argument(help="A trajectory file.")],
+    metric: Metrics = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Describe a saved trajectory."""
+    from hadaflow.metrics.measures import check_metric
+    from hadaflow.results.trajectory import load
+
+    run = load(file)
+    for name in metric or []:
+        check_metric(name, run.view, run.model)
+    document = train_document if run.iterations is not None else solve_document
+    finish(run, document, metric or [], None, as_json)
+
+
+@app.command("plot")
+def plot_command(
+    file: Annotated[Path, typer.Argument(help="A trajectory file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Picture to write [default: FILE with .png].")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw a saved trajectory."""
+    from hadaflow.results.plotting import check_picture
+    from hadaflow.results.trajectory import load
+
+    if not file.name:
+        raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
+    target = file.with_suffix(".png") if out is None else out
+    if target.resolve() == file.resolve():
+        raise InputError(
+            f"The picture would overwrite {shown(str(file))}: give another name with --out."
+        )
+    check_picture(target)
+    load(file).plot(target)
+    say(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
+
+
+@app.command("reproduce")
+def reproduce_command(
+    figures: Annotated[list[str] | None, typer.Argument(help="Figures [default: all].")] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("out"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Adaptive solutions of the flow instead of descent.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Draw finished figures again.")] = False,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 10,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    steps: Annotated[int, typer.Option(help="Iterations of descent.")] = 10**6,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
+    classes: Annotated[int | None, typer.Option(help="Classes [default: the figure's].")] = None,
+    width: Annotated[int | None, typer.Option(help="Width [default: the figure's].")] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="Deviation of an entry [default: the figure's].")
+    ] = None,
+    reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
+        Reduction.sum
+    ),
+    order: Annotated[
+        str, typer.Option(help="Order of matched values: descending, ascending or a seed.")
+    ] = "descending",
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw the paper's figures, with their data and a report page."""
+    from hadaflow.paper.figures import FIGURES
+    from hadaflow.paper.reproduce import check_names, failed_checks, reproduce
+    from hadaflow.paper.settings import Settings
+
+    names = check_names(figures)
+    settings = Settings(
+        seeds=seeds, seed=seed, steps=steps, learning_rate=lr, reduction=reduction.value, quick=quick,
+        order=int(order) if order.isascii() and order.isdigit() else order, classes=classes,
+        width=width, scale=scale,
+    )  # fmt: skip
+    try:
+        records = reproduce(names, out, settings, fresh=fresh, progress=not as_json)
+    except KeyboardInterrupt:
+        complain("interrupted; finished figures are kept, and the next run continues with the rest")
+        raise typer.Exit(exit_code()) from None
+    failed = {r["name"]: failed_checks(r) for r in records}
+    if as_json:
+        say(json.dumps(strict({"report": str(out / "report.html"), "figures": records})))
+    else:
+        for record in records:
+            wrong = failed[record["name"]]
+            verdict = (
+                f"FAILS: {'; '.join(wrong)}" if wrong else f"{len(record['checks'])} checks hold"
+            )
+            say(f"{record['name']:<18} {record['seconds']:6.1f} s  {verdict}")
+        say(f"report: {out / 'report.html'}")
+    broken = [f"{n}: {c}" for n in names if FIGURES[n].as_in_paper(settings) for c in failed[n]]
+    if broken:
+        complain(f"checks fail at the settings of the paper: {'; '.join(broken)}")
+        raise typer.Exit(1)
+
+
+@app.command("verify")
+def verify_command(
+    claims: Annotated[list[str] | None, typer.Argument(help="Claims by ID [default: all].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write claims.json and claims.html to this folder.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check the paper's claims: certified, holds, corrected or fails as stated, with numbers."""
+    from hadaflow.paper.claims_page import check_folder, write_claims
+    from hadaflow.paper.verify import check_ids, unexpected, verify
+
+    ids = check_ids(claims)
+    if out is not None:
+        check_folder(out)
+    found, interrupted = verify(ids, progress=not as_json)
+    records = strict(found)
+    folder = out if records else None
+    trouble = try_to(lambda path: write_claims(path, records), folder)
+    if as_json:
+        say(json.dumps(records, allow_nan=False))
+    else:
+        for record in records:
+            say("\n".join(claim_lines(record)))
+        count = Counter(record["status"] for record in records)
+        say("; ".join(f"{number} {status}" for status, number in count.most_common()))
+    if trouble is not None:
+        raise trouble
+    if folder is not None and not as_json:
+        say(f"page: {folder / 'claims.html'}")
+    if interrupted:
+        complain("interrupted; the claims above are those that were finished")
+        raise typer.Exit(exit_code())
+    if wrong := unexpected(records):
+        complain(f"not as expected: {'; '.join(wrong)}")
+        raise typer.Exit(1)
+
+
+register(app)
+
+# Typer brings its own copy of click, or uses the installed one, depending on its version.
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EIO)
+_READER_GONE = 128 + 13  # what the shell says of a program that SIGPIPE ended
+
+
+def main() -> None:
+    """Entry point: input errors are one line on stderr and exit code 2, without a traceback."""
+    with listening():
+        code = _answer()
+    sys.exit(code)
+
+
+def _answer() -> int:
+    """Carry out what the command line asks for; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that knows only ASCII still gets an answer
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore
+    # Notices about matplotlib's folders and fonts are not for those who asked for a picture.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        return _carry_out(sys.argv[1:] or ["--help"])
+    except BrokenPipeError:
+        drop_output()
+        return _READER_GONE
+    except (InputError, _CommandLineError, OSError) as error:
+        complain(_in_words(error))
+        drop_output()
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted")
+        return exit_code()
+    except Exception as error:
+        if asked():  # an interruption that something in between has made into another error
+            complain("interrupted")
+            return exit_code()
+        if (told := no_device(error)) is None:
+            raise
+        complain(told)
+        return 2
+
+
+def _in_words(error: Any) -> str:
+    if isinstance(error, _CommandLineError):
+        return printable(error.format_message(), 300)  # pyright: ignore
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        return f"Cannot write to standard output: {error.strerror}."
+    return str(error)
+
+
+def _carry_out(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("hadaflow", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    return 0
+
+
+def run() -> None:
+    """`main` as a process of its own, which ends at once when its work is done.
+
+    JAX's threads, torn down with the interpreter after an interruption, can crash it.
+    """
+    replace_closed_streams()
+    folder = os.environ.get("MPLCONFIGDIR")
+    with listening():
+        code = _answer()
+        stop_listening()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        if (made := os.environ.get("MPLCONFIGDIR")) not in (None, folder):
+            shutil.rmtree(str(made), ignore_errors=True)  # matplotlib's, had it been asked
+        if "jax" in sys.modules:
+            os._exit(code)
+        sys.exit(code)

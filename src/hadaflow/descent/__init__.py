@@ -1,0 +1,1 @@
+"""`descend`: gradient descent in both views."""

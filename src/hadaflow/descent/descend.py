@@ -1,0 +1,431 @@
+r"""Gradient descent and heavy ball, on the matrices as the paper runs it and as its exact reduced map.
+
+From a Hadamard start, descent moves only the singular values: with $h_i = \eta\sqrt n\,g_i$,
+$\alpha_i^+ = \alpha_i + h_i\beta_i$ and $\beta_i^+ = \beta_i + h_i\alpha_i$.
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hadaflow.base.checks import as_number
+from hadaflow.base.errors import InputError, check_whole_number, shown
+from hadaflow.base.interruption import held_back
+from hadaflow.base.precision import double_precision, float64
+from hadaflow.base.progress import Pace, Progress, Report, check_progress
+from hadaflow.model.closed_forms import fixed_point
+from hadaflow.model.layers import differences, layer_axes, layer_values, others
+from hadaflow.model.phases import times
+from hadaflow.model.starts import compress
+from hadaflow.model.states import RAW, Parameters, Spectrum
+from hadaflow.model.ufm import MSE, UFM, check_model
+from hadaflow.results.trajectory import Trajectory
+
+# Products up to this many terms are written out, term by term, with the runs of the batch on the
+# last axis: for small matrices that is several times faster than batched matrix products.
+_UNROLLED_TERMS = 64
+
+
+def descend(
+    model: UFM,
+    start: Any,
+    steps: int,
+    learning_rate: float,
+    *,
+    momentum: float = 0.0,
+    points: int = 100,
+    units: str | None = None,
+    progress: str | Report | None = "auto",
+) -> Trajectory:
+    """Gradient descent from `start`, states kept at about `points` geometric iterations.
+
+    Args:
+        model: The problem.
+        start: `Parameters` for descent on the matrices, a spectrum or a list of singular values for
+            its exact reduced map. A batch of starts runs side by side in one compiled loop.
+        steps: Number of iterations.
+        learning_rate: Step size η of the matrices (raw), so that time is η times the iteration.
+        momentum: Heavy-ball momentum, from 0 (plain descent) to below 1.
+        points: About how many iterations to keep, besides the start.
+        units: "scaled" or "raw", of a spectrum without its own, and of everything returned.
+        progress: As in `solve`.
+
+    Returns:
+        A `Trajectory` with `iterations`; status "reached", or "interrupted" with the finished part,
+        or "failed" when the iterates overflow.
+    """
+    check_model(model)
+    steps = check_whole_number("steps", steps, most=10**15)
+    points = check_whole_number("points", points, most=10**6)
+    learning_rate, momentum = _check_numbers(learning_rate, momentum)
+    check_progress(progress)
+    kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
+    units = model.result_units(start, units)
+    settings = {
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "momentum": momentum,
+        "points": points,
+        "seed": getattr(start, "seed", None),
+        "units": units,
+    }
+    began = time.perf_counter()
+
+    def run(system, x0):
+        return _run(system, x0, kept, learning_rate, momentum, progress)
+
+    batch = (
+        start.batch if isinstance(start, Parameters) else model.scaled(start, units).a.shape[:-1]
+    )
+    if len(batch) > 1:
+        raise InputError(f"Argument `start` must be one start or a list, but has batch {batch}.")
+    if isinstance(start, Parameters):
+        arrays, done, interrupted = _descend_matrices(model, model.check_parameters(start), run)
+    else:
+        arrays, done, interrupted = _descend_spectrum(model, model.scaled(start, units), units, run)
+    usable = _usable(arrays, len(batch))
+    arrays = {name: v[(slice(None),) * len(batch) + (slice(usable),)] for name, v in arrays.items()}
+    iterations = np.concatenate([[0], kept[:done]])[:usable]
+    with np.errstate(divide="ignore"):
+        log10_time = np.log10(iterations * learning_rate)
+    if units != RAW:
+        log10_time = log10_time + math.log10(model.time_scale)
+    status, message = _ending(int(iterations[-1]), interrupted, usable == done + 1)
+    return Trajectory(
+        model=model,
+        view="full" if isinstance(start, Parameters) else "reduced",
+        arrays=arrays,
+        log10_time=log10_time,
+        iterations=iterations,
+        status=status,
+        message=message,
+        units=units,
+        steps=int(iterations[-1]),
+        settings=settings,
+        diagnostics={"wall_seconds": time.perf_counter() - began},
+    )
+
+
+def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) -> float:
+    r"""The learning rate up to which descent is stable, for perturbations of the singular values.
+
+    Args:
+        model: The model.
+        momentum: Heavy ball stretches the limit at a fixed point by 1 + momentum.
+        at: Hard labels: where on the way, by the mean singular value μ (scaled) of a collapsed state.
+
+    Soft labels and penalties: at the fixed point, where a step multiplies a perturbation of the layers
+    by $1 - \eta\,\nabla^2$. For smoothing $s$ (or $\bar\lambda$) and n = 1 at depth 2 the limit is
+    $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
+
+    Hard labels: the ratios of a collapsed state are multiplied by $1 - NH(\mu - p)/(1 + H)$,
+    $p = 1 - 2/N$, $H = h\mu^p$ with $h$ the step in scaled units; at depth 2 descent drives them apart
+    when $h\mu > 1 + h$. Infinite where no step does.
+    """
+    check_model(model)
+    _, momentum = _check_numbers(1.0, momentum)
+    if not model.settles:
+        if momentum:
+            raise InputError(
+                "Argument `momentum` must be 0 for a model with hard labels: the limit is that of one "
+                f"step, but is {shown(momentum)}."
+            )
+        return _limit_at_collapse(model, at)
+    if at is not None:
+        raise InputError(
+            "Argument `at` is for models that never settle; this one has a fixed point."
+        )
+    a = fixed_point(model)
+    if np.any(a <= 0):
+        raise InputError(
+            "Argument `model` must have a fixed point with positive singular values: a mode whose "
+            "value is negative dies, and descent settles elsewhere."
+        )
+    raw = a * model.singular_value_scale
+    layers = np.tile(raw ** (1 / model.depth), (model.depth, 1))
+    if model.penalized:  # σ_l² ∝ 1/λ_l
+        tilt = np.sqrt(np.array(model.decays))[:, None]
+        layers = layers * np.exp(np.mean(np.log(tilt))) / tilt
+
+    @float64
+    def slopes(flat):
+        def push(values):
+            return jnp.concatenate(SpectralDescent(model).push(tuple(values.reshape(layers.shape))))
+
+        return jax.jacfwd(push)(flat)
+
+    rates = np.linalg.eigvals(slopes(layers.ravel())).real
+    if rates.max() > 1e-9 * np.abs(rates).max():
+        raise InputError(
+            "Argument `model` must have a fixed point that attracts: at this depth and penalty the one "
+            "with all singular values equal repels, whatever the learning rate."
+        )
+    return 2 / float(np.max(-rates)) * (1 + momentum)
+
+
+def _limit_at_collapse(model: UFM, at: Any) -> float:
+    if model.penalized or model.imbalance is not None:
+        raise InputError(
+            "Argument `model` must have balanced classes, and penalties on all layers or on none, "
+            "for a stability limit."
+        )
+    allowed = (
+        "the mean singular value (scaled) of a collapsed state, a positive number, for a model with "
+        "hard labels"
+    )
+    at = as_number("at", at, allowed)
+    if not 0 < at < 1e6:
+        raise InputError(f"Argument `at` must be {allowed}, but is {shown(at)}.")
+    N, tau, mu = model.depth, model.temperature, at / model.temperature
+    p = 1 - 2 / N
+    room = N * (mu - p) - 2  # H·room < 2 is stable
+    if room <= 0:
+        return math.inf
+    direction, slowness = model.drive(np.full(model.modes, mu * tau))
+    log_force = math.log(direction[0]) - float(slowness)
+    # One step moves a layer by η/N · time_scale in scaled units.
+    log_limit = math.log(2 * N / room / model.time_scale) - log_force - p * math.log(mu * tau)
+    return math.exp(log_limit) if log_limit < 700 else math.inf
+
+
+def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
+    if interrupted:
+        return "interrupted", f"Interrupted after iteration {last}; the finished part is here."
+    if not finite:
+        return "failed", (
+            f"After iteration {last} a value overflowed or a singular value turned negative: the "
+            "steps overshoot. The part before is here."
+        )
+    return "reached", f"All {last} iterations done."
+
+
+def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
+    """How many of the kept states, from the first on, are of a size that no metric overflows at.
+
+    log 0 = −∞ is a state too.
+    """
+    good = np.array(True)
+    for values in arrays.values():
+        rows = np.moveaxis((np.abs(values) < 1e30) | (values == -np.inf), time_axis, 0)
+        good = good & rows.reshape(len(rows), -1).all(axis=1)
+    return len(good) if good.all() else max(int(np.argmin(good)), 1)
+
+
+def _check_numbers(learning_rate: Any, momentum: Any) -> tuple[float, float]:
+    learning_rate = as_number("learning_rate", learning_rate, "a positive number")
+    momentum = as_number("momentum", momentum)
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise InputError(
+            f"Argument `learning_rate` must be a positive number, but is {shown(learning_rate)}."
+        )
+    if not 0 <= momentum < 1:
+        raise InputError(
+            f"Argument `momentum` must be from 0 to below 1, but is {shown(momentum)}."
+        )
+    return learning_rate, momentum
+
+
+# --- the two systems: minus the gradient, for a batch --------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixDescent:
+    """Parameter matrices, the runs of the batch on the last axis."""
+
+    model: UFM
+
+    def push(self, factors):
+        behind = [factors[-1]]  # products of each factor with all behind it, the last one first
+        for factor in factors[-2::-1]:
+            behind.append(_contract(factor, behind[-1]))
+        before = self._residual(behind[-1])  # with all factors in front taken to its other side
+        moved = []
+        for factor, rest in zip(factors[:-1], behind[-2::-1], strict=True):
+            moved.append(_contract(before, jnp.swapaxes(rest, 0, 1)))
+            before = _contract(jnp.swapaxes(factor, 0, 1), before)
+        return self.model.decayed(factors, (*moved, before))
+
+    def _residual(self, Z):
+        """Y − P(Z) over the loss divisor; the right class sums the wrong ones, so none cancels."""
+        model = self.model
+        if model.soft_labels:
+            shares = jax.nn.softmax(Z / model.temperature, axis=0)
+            rest = jnp.asarray(model.labels)[:, :, None] - shares
+            return rest / (model.temperature * model.loss_divisor)
+        Y = jnp.broadcast_to(jnp.asarray(model.one_hot)[:, :, None], Z.shape)
+        if model.loss == MSE:
+            return (Y - Z) / model.loss_divisor
+        scale = model.temperature * model.loss_divisor
+        Z = Z if model.temperature == 1 else Z / model.temperature
+        e = jnp.exp(Z - jnp.max(Z, axis=0, keepdims=True))
+        share = e / (jnp.sum(e, axis=0, keepdims=True) * scale)
+        wrong = jnp.where(Y == 0, share, 0.0)
+        return jnp.where(Y == 0, -wrong, jnp.sum(wrong, axis=0, keepdims=True))
+
+
+def _contract(A, B):
+    """Matrix products A·B of a batch on the last axis."""
+    terms = A.shape[1]
+    if terms > _UNROLLED_TERMS:
+        return jnp.einsum("ikb,kjb->ijb", A, B)
+    return sum(A[:, k, None, :] * B[None, k, :, :] for k in range(terms))
+
+
+@dataclasses.dataclass(frozen=True)
+class SpectralDescent:
+    r"""Singular values of all layers, raw units, batch first.
+
+    $\sigma_l^+ = \sigma_l + h\prod_{m\ne l}\sigma_m$; at depth 2 $\alpha^+ = \alpha + h\beta$. With
+    phases the layers are complex numbers, and the others enter conjugated. Between two blocks of
+    classes the last layer has two components, at its end.
+    """
+
+    model: UFM
+    phases: bool = False
+
+    def push(self, layers):
+        model, values, angles = self.model, layers, None
+        if model.imbalance is not None:
+            parts = layers[-1][..., -2:]
+            last = jnp.linalg.norm(parts, axis=-1, keepdims=True)
+            angles = jnp.arctan2(parts[..., 1:], parts[..., :1])
+            values = (*layers[:-1], jnp.concatenate([layers[-1][..., :-2], last], axis=-1))
+        rest = others(values)
+        product = rest[-1] * values[-1]
+        scale = model.singular_value_scale
+        if self.phases:
+            along, slowness = model.phase_drive(times(1 / scale, product))
+            across = jnp.zeros(())
+        else:
+            along, across, slowness = model.force(product / scale, angles)
+        rate = jnp.exp(-slowness) * (math.sqrt(model.mean_samples) / model.loss_divisor)
+        h = times(rate, along) if self.phases else along * rate
+        moved = [h * (jnp.conj(r) if self.phases else r) for r in rest]
+        if angles is not None and not self.phases:
+            # The force between the blocks in the components of the right vector.
+            radial, turning = h[..., -1:], across * rate[..., -1:]
+            cos, sin = jnp.cos(angles), jnp.sin(angles)
+            pull = jnp.concatenate([radial * cos - turning * sin, radial * sin + turning * cos], -1)
+            inside = moved[-1][..., :-1]
+            moved[-1] = jnp.concatenate([inside, pull * rest[-1][..., -1:]], axis=-1)
+        return model.decayed(layers, tuple(moved))
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames=("system", "heavy"))
+def _iterate(system, heavy, x, velocity, count, learning_rate, momentum):
+    def body(_, carry):
+        x, velocity = carry
+        push = system.push(x)
+        if heavy:
+            velocity = tuple(
+                momentum * v + learning_rate * p for v, p in zip(velocity, push, strict=True)
+            )
+            return tuple(a + v for a, v in zip(x, velocity, strict=True)), velocity
+        return tuple(a + learning_rate * p for a, p in zip(x, push, strict=True)), velocity
+
+    return lax.fori_loop(0, count, body, (x, velocity))
+
+
+def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
+    """States at the start and at the kept iterations, how many of those, and whether interrupted."""
+    states, done, interrupted, at, pace = [x0], 0, False, 0, Pace(10**7)
+    with double_precision(), Progress(progress, "descend") as bar:
+        x = tuple(jnp.asarray(f) for f in x0)
+        velocity = tuple(jnp.zeros_like(f) for f in x)
+        heavy = momentum > 0
+        try:
+            for goal in kept:
+                while at < goal:
+                    count = min(pace.steps, int(goal) - at)
+                    began = time.perf_counter()
+                    x, velocity = jax.block_until_ready(
+                        _iterate(system, heavy, x, velocity, count, learning_rate, momentum)
+                    )
+                    at += count
+                    pace.took(count, time.perf_counter() - began)
+                    bar.report(f"iteration {at}", at / int(kept[-1]))
+                states.append(tuple(np.asarray(f) for f in x))
+                done += 1
+        except KeyboardInterrupt:
+            interrupted = True
+    return states, done, interrupted
+
+
+# --- between states and the arrays of the loop ---------------------------------------------------
+
+
+def _descend_matrices(
+    model: UFM, start: Parameters, run
+) -> tuple[dict[str, np.ndarray], int, bool]:
+    narrow, state, expand = compress(model, start)
+    batch = start.batch
+    # Runs of the batch on the last axis inside the loop, on the first ones outside.
+    x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
+    states, done, interrupted = run(MatrixDescent(narrow), x0)
+    with held_back():
+        times_first = [
+            np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
+            for f in zip(*states, strict=True)
+        ]
+        wide = expand(Parameters(tuple(times_first))).factors
+        arrays = {}
+        for name, values, first in zip(model.factor_names, wide, start.factors, strict=True):
+            arrays[name] = np.array(np.moveaxis(values, 0, len(batch)))
+            arrays[name][..., 0, :, :] = first  # not rotated there and back
+        return arrays, done, interrupted
+
+
+def _descend_spectrum(
+    model: UFM, start: Spectrum, units: str, run
+) -> tuple[dict[str, np.ndarray], int, bool]:
+    if start.angles is None and model.may_change_sign(start.C):
+        signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
+        arrays, done, interrupted = _descend_spectrum(model, signed, units, run)
+        if not np.any(np.cos(arrays["angles"]) < 0):  # no mode has changed its sign
+            del arrays["angles"]
+        return arrays, done, interrupted
+    scale, difference_scale = model.singular_value_scale, model.difference_scale
+    raw_a, raw_C = start.a * scale, start.C * difference_scale
+    layers = list(layer_values(model.depth, raw_a, raw_C))
+    phases = start.angles is not None and model.imbalance is None
+    if start.angles is None:
+        pass
+    elif phases:
+        layers = [layer.astype(complex) for layer in layers]
+        layers[-1] = layers[-1] * np.exp(1j * start.angles)
+    else:
+        turned = np.concatenate([np.cos(start.angles), np.sin(start.angles)], axis=-1)
+        layers[-1] = np.concatenate([layers[-1][..., :-1], layers[-1][..., -1:] * turned], axis=-1)
+    states, done, interrupted = run(SpectralDescent(model, phases), tuple(layers))
+    layers = [np.stack(f, axis=-2) for f in zip(*states, strict=True)]
+    angles = None
+    if start.angles is not None and not phases:
+        parts = layers[-1][..., -2:]
+        angles = np.arctan2(parts[..., 1:], parts[..., :1])
+        length = np.hypot(parts[..., :1], parts[..., 1:])
+        layers[-1] = np.concatenate([layers[-1][..., :-2], length], axis=-1)
+    with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
+        product = np.prod(layers, axis=0)
+        if phases:
+            angles, product = np.angle(product), np.abs(product)
+            layers = [np.abs(x) for x in layers]
+        C = differences(np.stack(layers))
+    first = (..., 0, *(slice(None),) * layer_axes(model.depth))
+    product[..., 0, :], C[first] = raw_a, raw_C
+    unit, unit_C = (1.0, 1.0) if units == RAW else (scale, difference_scale)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        arrays = {"log_a": np.log(product / unit), "C": C / unit_C}
+    if angles is not None:
+        angles[..., 0, :] = start.angles
+        arrays["angles"] = angles
+    return arrays, done, interrupted

@@ -1,0 +1,1 @@
+"""`solve`: the gradient flow, its methods and its marches."""

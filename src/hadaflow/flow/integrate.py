@@ -1,0 +1,475 @@
+"""Adaptive stepping of a flow in log time, resumable and interruptible. Talks to diffrax.
+
+diffrax supplies the Runge–Kutta steps and the step-size control; the loop around them is our own,
+because it must do what `diffeqsolve` does not: return to Python every fraction of a second (so that
+progress shows and Ctrl-C leaves the finished part), land exactly on the saved points instead of
+interpolating, locate events by stepping again from the last state before them, and measure errors
+relative to the singular values rather than to the integrated coordinates.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hadaflow.base.progress import Pace
+from hadaflow.runs.methods import IMPLICIT
+from hadaflow.runs.outcomes import Outcome
+
+FIRST_STEP = 1e-3
+_CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
+_CHUNK_NUMBERS = 2**22  # kept of them
+_BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
+_SIDE_STEPS, _SIDE_NUMBERS = 256, 2**20  # saved points that are stepped to at once, at most
+_SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
+_RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
+
+
+class Flow(Protocol):
+    """What is integrated: hashable, so that compiled code is shared between runs."""
+
+    def velocity(self, u, y, args) -> Any: ...
+
+    def error_scale(self, y, args) -> Any:
+        """The size, like `y`, against which an error in `y` counts as relative."""
+        ...
+
+    def watch(self, y, args) -> Any:
+        """A number that is positive until the target is reached."""
+        ...
+
+    def disarmed(self, args) -> Any:
+        """`args` with a target that is never reached."""
+        ...
+
+    def solver(self, method: str) -> Any:
+        """The diffrax solver that steps it."""
+        ...
+
+
+class March(NamedTuple):
+    """State of the loop between two returns to Python."""
+
+    u: Any
+    next_u: Any
+    y: Any
+    solver_state: Any
+    controller_state: Any
+    accepted: Any
+    rejected: Any
+    reached: Any  # the event lies between u and next_u
+    stuck: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Integration:
+    """One integration from u = 0 on. Must be used in float64.
+
+    `report(u)` is called after every chunk of steps; `give_up(u, y, steps)` may end the run by
+    returning a reason.
+    """
+
+    flow: Flow
+    method: str
+    y0: Any
+    args: Any
+    tolerance: float
+    report: Callable[[float], None]
+    give_up: Callable[[float, Any, int], str]
+
+    def to_goals(self, goals: np.ndarray) -> Outcome:
+        """States at the increasing `goals`."""
+        march, status, ending, reason = None, Status.begin(), "", ""
+        ys, found = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0), 0
+        try:
+            while not ending:
+                after = self._chunk(march, goals[-1])
+                march, records, status = after[0], after[1], Status.read(after[2])
+                inside = int(np.searchsorted(goals, status.u, side="right"))
+                self._fill(ys, found, goals[found:inside], [records])
+                found = inside  # after the states themselves: an interruption leaves no gap
+                ending, reason = self._judge(march, status, goals[-1])
+        except KeyboardInterrupt:
+            ending = "interrupted"
+        us, ys = goals[:found], jax.tree.map(lambda y: y[:found], ys)
+        if ending != "done" and march is not None and status.u > (us[-1] if found else 0.0):
+            us = np.append(us, status.u)
+            ys = jax.tree.map(lambda a, b: np.concatenate([a, np.asarray(b)[None]]), ys, march.y)
+        return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
+
+    def to_event(self, grid: Callable[[float], np.ndarray]) -> Outcome:
+        """States on `grid(end)` where `end` is the u at which the event happens."""
+        march, status, ending, reason = None, Status.begin(), "", ""
+        records, complete = [], True
+        try:
+            while not ending:
+                after = self._chunk(march, np.inf)
+                if complete:
+                    records.append(after[1])
+                    complete = sum(x.size for x in jax.tree.leaves(records)) <= _RECORD_LIMIT
+                # Last, so that an interruption never leaves a gap in the records.
+                march, status = after[0], Status.read(after[2])
+                ending, reason = self._judge(march, status, np.inf)
+        except KeyboardInterrupt:
+            ending = "interrupted"
+        if march is None or (ending != "event" and status.u == 0):  # not a step was taken
+            nothing = jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
+            return Outcome(ending, np.zeros(0), nothing, 0, status.rejected, reason)
+        try:
+            ending, goals, ys = self._states_up_to_event(
+                march, status, ending, records, complete, grid
+            )
+        except KeyboardInterrupt:
+            ending, goals = "interrupted", np.array([status.u])
+            ys = jax.tree.map(lambda y: np.asarray(y)[None], march.y)
+        return Outcome(ending, goals, ys, status.accepted, status.rejected, reason)
+
+    def _states_up_to_event(self, march, status, ending, records, complete, grid):
+        end, y_end = status.u, march.y
+        if ending == "event":
+            end, y_end = _locate(self.flow, self.method, march, self.args)
+        goals = grid(float(end))
+        if ending == "interrupted" and self._pace is not None:
+            goals, ys = _recorded(records, goals)
+        elif complete:
+            ys = self._from_records(records, goals)
+        else:  # too many to keep: go the known way once more
+            disarmed = self.flow.disarmed(self.args)
+            again = dataclasses.replace(self, args=disarmed, give_up=lambda *_: "").to_goals(goals)
+            goals, ys = again.us, again.ys
+            ending = ending if again.ending == "done" else again.ending
+        if len(goals) and goals[-1] == end:
+            # The located state itself ends the run: there the target is met to the last digit.
+            for rows, row in zip(jax.tree.leaves(ys), jax.tree.leaves(y_end), strict=True):
+                rows[-1] = row
+        return ending, goals, ys
+
+    @functools.cached_property
+    def _pace(self) -> Pace | None:
+        """Steps that may take long each are taken a few at a time, so that Ctrl-C is heard soon."""
+        short = _SHORT_IMPLICIT if self._implicit else _SHORT_EXPLICIT
+        return Pace(_CHUNK) if _size(self.y0) > short else None
+
+    @property
+    def _implicit(self) -> bool:
+        return self.method in IMPLICIT
+
+    def _chunk(self, march: March | None, end: float) -> Any:
+        """Steps towards the event or `end`, as many as the pace allows, and their records."""
+        most = _CHUNK if self._pace is None else self._pace.steps
+        numbers = (self.y0, self.args, np.float64(self.tolerance), np.float64(end), np.int64(most))
+        if self._pace is None:
+            return chunk_of_steps(self.flow, self.method, march, *numbers)
+        began = time.perf_counter()
+        march, records, packed = jax.block_until_ready(
+            chunk_of_steps(self.flow, self.method, march, *numbers)
+        )
+        self._pace.took(most, time.perf_counter() - began)
+        return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
+
+    def _from_records(self, records, goals: np.ndarray):
+        ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
+        self._fill(ys, 0, goals, records)
+        return ys
+
+    def _fill(self, ys: Any, first: int, goals: np.ndarray, records: list[Any]) -> None:
+        """Write the states at `goals` into rows of `ys`: one more step, from the record before each.
+
+        So many at a time that they take little memory, and always as many, which compiles once.
+        """
+        if not len(goals):
+            return
+        us, before = jax.tree.map(lambda *x: np.concatenate(x), *records)
+        used = np.flatnonzero(np.isfinite(us))
+        index = used[np.searchsorted(us[used], goals, side="right") - 1]
+        size = _size(self.y0)
+        block = _side_block(len(jax.tree.leaves(ys)[0]), size**2 if self._implicit else size)
+        for start in range(0, len(goals), block):
+            wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
+            rows = index[wanted]
+            begin = us[rows], jax.tree.map(lambda y, rows=rows: y[rows], before)
+            stepped = _side_steps(self.flow, self.method, *begin, goals[wanted], self.args)
+            count = min(block, len(goals) - start)
+            for kept, new in zip(jax.tree.leaves(ys), jax.tree.leaves(stepped), strict=True):
+                kept[first + start : first + start + count] = np.asarray(new)[:count]
+            if start:
+                self.report(float(goals[start]))
+
+    def _judge(self, march: March, status: "Status", end: float) -> tuple[str, str]:
+        self.report(status.u)
+        if status.reached:
+            return "event", ""
+        if status.u >= end:
+            return "done", ""
+        if status.stuck:
+            return "stuck", "the step size fell below the resolution of log time"
+        steps = status.accepted + status.rejected
+        reason = self.give_up(status.u, jax.tree.map(np.asarray, march.y), steps)
+        return ("gave up" if reason else ""), reason
+
+
+class Status(NamedTuple):
+    """What Python needs to know of a `March`, in one transfer."""
+
+    u: float
+    accepted: int
+    rejected: int
+    reached: bool
+    stuck: bool
+
+    @classmethod
+    def begin(cls) -> "Status":
+        return cls(0.0, 0, 0, False, False)
+
+    @classmethod
+    def read(cls, packed) -> "Status":
+        u, accepted, rejected, reached, stuck = np.asarray(packed).tolist()
+        return cls(u, int(accepted), int(rejected), bool(reached), bool(stuck))
+
+
+def _pack(m: March):
+    parts = (m.u, m.accepted, m.rejected, m.reached, m.stuck)
+    return jnp.stack([p.astype(m.u.dtype) for p in parts])
+
+
+def _rows(tree, index):
+    """Rows of every array, as NumPy arrays that may be written to."""
+    return jax.tree.map(lambda x: np.array(np.asarray(x)[index]), tree)
+
+
+def _recorded(records, goals: np.ndarray):
+    """Times and states of the records next after each of the goals."""
+    us, ys = jax.tree.map(lambda *x: np.concatenate(x), *records)
+    index = np.unique(np.minimum(np.searchsorted(us, goals), len(us) - 1))
+    index = index[us[index] > 0]
+    return us[index], jax.tree.map(lambda y: np.array(y[index]), ys)
+
+
+# --- compiled parts ------------------------------------------------------------------------------
+
+
+def _parts(flow: Flow, method: str, tolerance):
+    # An I controller: measured to need fewer steps here than the PI settings diffrax suggests.
+    controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=_largest)
+    return diffrax.ODETerm(flow.velocity), flow.solver(method), controller
+
+
+def _chunk_length(flow: Flow, y) -> int:
+    """Steps between two returns to Python: fewer where they are long, or where many are too much."""
+    most = getattr(flow, "steps_per_chunk", _CHUNK)
+    return max(1, min(most, _CHUNK_NUMBERS // _size(y)))
+
+
+def _side_block(points: int, numbers: int) -> int:
+    """How many of a run's saved points, whose steps work on so many numbers, are stepped to at once."""
+    return int(
+        np.clip(_SIDE_NUMBERS // numbers, 1, min(_SIDE_STEPS, 2 ** (points - 1).bit_length()))
+    )
+
+
+def _size(y) -> int:
+    return sum(np.size(x) for x in jax.tree.leaves(y))
+
+
+def _largest(tree):
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree)]))
+
+
+def _where(condition, new, old):
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
+_compiled = functools.partial(jax.jit, static_argnames=("flow", "method"))
+
+
+def _begin(parts, y0, args) -> March:
+    term, solver, controller = parts
+    u0, u1 = jnp.zeros(()), jnp.asarray(FIRST_STEP)
+    order = solver.error_order(term)
+    _, controller_state = controller.init(term, u0, u1, y0, u1, args, solver.func, order)
+    zero, no = jnp.zeros((), dtype=int), jnp.asarray(False)
+    solver_state = solver.init(term, u0, u1, y0, args)
+    return March(u0, u1, y0, solver_state, controller_state, zero, zero, no, no)
+
+
+def _step(flow, parts, m: March, args, end) -> March:
+    """One attempt at a step, not beyond `end`."""
+    term, solver, controller = parts
+    target = jnp.minimum(m.next_u, end)
+    if hasattr(flow, "longest_step"):
+        target = jnp.minimum(target, m.u + flow.longest_step(m.y, args))
+    y, error, _, solver_state, result = solver.step(
+        term, m.u, target, m.y, args, m.solver_state, made_jump=False
+    )
+    solved = diffrax.is_okay(result)
+    # A step into overflow, or with an unsolved implicit stage, is shrunk by an infinite error.
+    error = _relative_error(flow, error, y, args, target, controller.atol)
+    error = jax.tree.map(lambda e: jnp.where(jnp.isfinite(e) & solved, e, jnp.inf), error)
+    order = solver.error_order(term)
+    # The error is scaled already; m.y stands in for y, which may have overflowed (0·∞ is NaN).
+    keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
+        m.u, target, m.y, m.y, args, error, order, m.controller_state
+    )
+    # The step that reaches the event is not taken: `_locate` starts from the state before it.
+    reached = keep & (flow.watch(y, args) <= 0)
+    taken = keep & ~reached
+    y, kept_state = _where(taken, (y, solver_state), (m.y, m.solver_state))
+    if hasattr(kept_state, "transforms"):  # work done in vain counts too
+        kept_state = kept_state._replace(transforms=solver_state.transforms)
+    return March(
+        u=jnp.where(reached, m.u, u),
+        next_u=jnp.where(reached, target, next_u),
+        y=y,
+        solver_state=kept_state,
+        controller_state=controller_state,
+        accepted=m.accepted + jnp.where(taken, 1, 0),
+        rejected=m.rejected + jnp.where(taken, 0, 1),
+        reached=reached,
+        stuck=next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290),
+    )
+
+
+def _relative_error(flow, error, y, args, u, tolerance):
+    """The error of a step against its scale; what is less than rounding counts for nothing.
+
+    In log time the rates of a flow that settles are differences of ever larger terms. What rounding
+    leaves of them is no error: such a flow forgets it.
+    """
+    scale = flow.error_scale(y, args)
+    if hasattr(flow, "rounding"):
+        scale = jax.tree.map(lambda s: jnp.maximum(s, flow.rounding(u) / tolerance), scale)
+    return jax.tree.map(lambda e, s: e / s, error, scale)
+
+
+def _chunk(flow, parts, march, args, end, most):
+    """Steps towards the event or `end`; records of all states passed, the first included.
+
+    Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
+    blocks with a small record of their own: XLA runs a loop much faster when all it touches is small.
+    """
+    length = _chunk_length(flow, march.y)
+    block_length = min(_BLOCK, length)
+    limit = march.accepted + march.rejected + jnp.minimum(length, most)
+
+    def buffer(rows):
+        return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), (march.u, march.y))
+
+    def going(m):
+        return ~m.reached & ~m.stuck & (m.u < end) & (m.accepted + m.rejected < limit)
+
+    def one_step(carry):
+        m, block, count = carry
+        new = _step(flow, parts, m, args, end)
+        # A step that is not taken is written too, where the next one will write again.
+        block = _write(block, (new.u, new.y), count)
+        return new, block, count + (new.accepted - m.accepted)
+
+    def one_block(carry):
+        m, records, count = carry
+        m, block, taken = lax.while_loop(
+            lambda c: going(c[0]) & (c[2] < block_length),
+            one_step,
+            (m, buffer(block_length), jnp.asarray(0)),
+        )
+        records = jax.tree.map(
+            lambda r, b: lax.dynamic_update_slice_in_dim(r, b, count, 0), records, block
+        )
+        return m, records, count + taken
+
+    records = _write(buffer(length + 1 + block_length), (march.u, march.y), 0)
+    march, (us, ys), count = lax.while_loop(
+        lambda c: going(c[0]), one_block, (march, records, jnp.asarray(1))
+    )
+    return march, (jnp.where(jnp.arange(len(us)) < count, us, jnp.inf), ys)
+
+
+def _write(records, row, index):
+    return jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, index, 0), records, row)
+
+
+@_compiled
+def _side_steps(flow, method, u0, y0, u1, args):
+    """Many single steps side by side, each from (u0, y0) to u1."""
+    term, solver, _ = _parts(flow, method, 1.0)
+
+    def one(u0, y0, u1):
+        state = solver.init(term, u0, u1, y0, args)
+        y1, _, _, _, result = solver.step(term, u0, u1, y0, args, state, made_jump=False)
+        # Part of a step that was solved is solved too, unless nothing but rounding moves: then the
+        # state before it serves as well.
+        return _where((u1 > u0) & diffrax.is_okay(result), y1, y0)
+
+    return jax.vmap(one)(u0, y0, u1)
+
+
+@_compiled
+def chunk_of_steps(flow, method, march, y0, args, tolerance, end, most):
+    """At most so many steps towards the event or `end`, and the records of them."""
+    parts = _parts(flow, method, tolerance)
+    march = _begin(parts, y0, args) if march is None else march
+    march, records = _chunk(flow, parts, march, args, end, most)
+    return march, records, _pack(march)
+
+
+@_compiled
+def probe(flow, method, march, args, tolerance, u):
+    """A step from the march to `u`: (state, what is watched there, its error over the tolerance).
+
+    And the state of the solver behind it.
+    """
+    term, solver, _ = _parts(flow, method, tolerance)
+    y, error, _, solver_state, _ = solver.step(
+        term, march.u, u, march.y, args, march.solver_state, made_jump=False
+    )
+    largest = _largest(_relative_error(flow, error, y, args, u, tolerance)) / tolerance
+    error = jnp.where(jnp.isfinite(largest), largest, jnp.inf)
+    return y, flow.watch(y, args), error, solver_state
+
+
+@_compiled
+def _locate(flow, method, march, args):
+    """Where the event happens, by stepping again from the state before it.
+
+    Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
+    side, so that the target has been reached there.
+    """
+    term, solver, _ = _parts(flow, method, 1.0)
+    u0, y0 = march.u, march.y
+
+    def at(u):
+        y = solver.step(term, u0, u, y0, args, march.solver_state, made_jump=False)[0]
+        return y, flow.watch(y, args)
+
+    def going(s):
+        count, low, high, *_ = s
+        return (count < 100) & (high - low > 2 * jnp.finfo(high.dtype).eps * high)
+
+    def body(s):
+        count, low, high, f_low, f_high, y_high, side = s
+        guess = (low * f_high - high * f_low) / (f_high - f_low)
+        inside = (guess > low) & (guess < high) & (count % 3 != 2)
+        middle = jnp.where(inside, guess, low + (high - low) / 2)
+        y, f = at(middle)
+        reached = f <= 0
+        halve_low, halve_high = reached & (side == 1), ~reached & (side == -1)
+        return (
+            count + 1,
+            jnp.where(reached, low, middle),
+            jnp.where(reached, middle, high),
+            jnp.where(reached, jnp.where(halve_low, f_low / 2, f_low), f),
+            jnp.where(reached, f, jnp.where(halve_high, f_high / 2, f_high)),
+            _where(reached, y, y_high),
+            jnp.where(reached, 1, -1),
+        )
+
+    zero, (y1, f1) = jnp.asarray(0), at(march.next_u)
+    begin = (zero, u0, march.next_u, flow.watch(y0, args), f1, y1, zero)
+    _, _, high, _, _, y, _ = lax.while_loop(going, body, begin)
+    return high, y

@@ -1,0 +1,328 @@
+"""The orbit by dual steps: to any norm, for any number of classes. See `dual` for the mathematics."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jax import lax
+
+from hadaflow.flow.dual import (
+    LATE,
+    DualEuler,
+    OrbitArguments,
+    OrbitState,
+    Reading,
+    fineness,
+    longest_step,
+    read,
+)
+from hadaflow.flow.integrate import Status, chunk_of_steps, probe
+from hadaflow.flow.stages import Basis, Operator
+from hadaflow.runs.methods import DUAL
+from hadaflow.runs.outcomes import Outcome
+from hadaflow.runs.targets import Collapse, Norm, PathLength, Time
+
+# Entries further apart than this lose digits in a plain transform: sums without cancellation, then.
+_WIDE = 1e8
+_TINY_NORM = 1e-12  # below it all weights are equal to this accuracy, so that all modes grow alike
+_LAST_ERROR = 0.1  # of the last partial step, over the tolerance
+_CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
+# Steps cost most where weights come in one after the other; a start with many saddles has thousands.
+_STEP_LIMIT = 20_000
+
+
+def rank_for(tolerance: float) -> int:
+    """Order of the extrapolation that reaches a tolerance with least work, as measured."""
+    return int(np.clip(round(1 - math.log10(tolerance) / 1.6), 3, 7))
+
+
+@dataclasses.dataclass(frozen=True)
+class DualFlow:
+    """The orbit in σ, as `integrate` steps it; `args` are `OrbitArguments`."""
+
+    basis: Basis
+    rank: int
+    wide: bool
+    target: type | None
+
+    @property
+    def operator(self) -> Operator:
+        return Operator(self.basis, self.wide)
+
+    @property
+    def steps_per_chunk(self) -> int:
+        return int(np.clip(_CHUNK_WORK // self.basis.classes, 1, 64))
+
+    def solver(self, method: str) -> DualEuler:
+        return DualEuler(self.basis, self.rank, self.wide, self.target is Collapse)
+
+    def velocity(self, u, y: OrbitState, args: OrbitArguments):
+        """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
+        return self.solver(DUAL).func(None, u, y, args)
+
+    def error_scale(self, y: OrbitState, args: OrbitArguments) -> OrbitState:
+        """What the error of log a, and of the two clocks, is measured against.
+
+        The logarithm of time is promised relatively.
+        """
+        now = read(self.operator, y, args.log_a0)
+        scale = jnp.ones(())
+        if self.target is Collapse:
+            scale = fineness(self.basis, self.rank, now, args)
+        timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
+        return OrbitState(
+            jnp.full_like(y.P, scale),
+            jnp.where(now.soft_minimum < LATE, timing, 1.0),
+            jnp.maximum(y.reach, 1e-290),
+        )
+
+    def longest_step(self, y: OrbitState, args: OrbitArguments):
+        return longest_step(read(self.operator, y, args.log_a0))
+
+    def watch(self, y: OrbitState, args: OrbitArguments):
+        """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
+        now, value = read(self.operator, y, args.log_a0), args.target
+        if self.target is Collapse:  # at hard margins the deviation falls along straight lines
+            left = now.deviation / value - 1
+        elif self.target is Norm:  # by its logarithm, as the others
+            left = value - now.log_norm
+        elif self.target is PathLength:
+            left = 1.0 - jnp.exp(now.log_path - value)
+        elif self.target is Time:  # by log(1 + t)
+            left = 1.0 - jax.nn.softplus(now.log_time) / value
+        else:
+            left = jnp.ones(())
+        return jnp.maximum(left, -1.0)
+
+    def disarmed(self, args: OrbitArguments) -> OrbitArguments:
+        return args._replace(target=jnp.inf)
+
+
+def make_flow(
+    basis: Basis, a: np.ndarray, target: type | None, tolerance: float, value: float
+) -> tuple[DualFlow, OrbitState, OrbitArguments]:
+    """The flow from scaled singular values (for temperature one), its first state and arguments.
+
+    `value` is the target's number, the first one where there are several.
+    """
+    positive = a[a > 0]
+    wide = bool(positive.max() > _WIDE * positive.min()) if len(positive) else False
+    flow = DualFlow(basis, rank_for(tolerance), wide, target)
+    with np.errstate(divide="ignore"):
+        log_a0 = np.concatenate([[0.0], np.log(a)])
+    args = OrbitArguments(log_a0, np.float64(tolerance), np.float64(value))
+    begin = OrbitState(np.zeros(len(log_a0)), np.float64(0.0), np.float64(0.0))
+    later = _skip_tiny(basis, a)
+    if later is not None and float(_watch(flow, later, args)) > 0:
+        return flow, later, args
+    return flow, begin, args
+
+
+def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
+    """The state of a start so small that all weights are equal, at the end of that phase.
+
+    There M = −log(K − 1), every mode grows like e^{gσ} with g = K/(K−1), t = gσ, and the path length is
+    the growth of the Euclidean norm.
+    """
+    P, count = np.zeros(len(a) + 1), basis.classes - 1
+    weights = 1.0 if basis.weights is None else basis.weights[1:]
+    norm = np.sum(a * weights)
+    if norm == 0 or norm >= _TINY_NORM:
+        return None
+    growth = (count + 1) / count
+    skipped = (math.log(_TINY_NORM) - math.log(norm)) / growth
+    euclid = math.sqrt(np.sum((a / norm) ** 2 * weights))
+    P[1:] = skipped / count
+    reach = -euclid * math.expm1(-growth * skipped)
+    return OrbitState(P, np.float64(growth * skipped * count), np.float64(reach))
+
+
+@functools.partial(jax.jit, static_argnames=("flow",))
+def _read_all(flow: DualFlow, ys: OrbitState, log_a0) -> Reading:
+    return lax.map(lambda y: read(flow.operator, y, log_a0), ys)
+
+
+@functools.partial(jax.jit, static_argnames=("flow",))
+def _watch(flow: DualFlow, y: OrbitState, args: OrbitArguments):
+    return flow.watch(y, args)
+
+
+@functools.partial(jax.jit, static_argnames=("flow",))
+def _read_numbers(flow: DualFlow, y: OrbitState, log_a0) -> Reading:
+    """A reading without its long vector, which would have to leave the device."""
+    return read(flow.operator, y, log_a0)._replace(log_a=jnp.zeros(0))
+
+
+def read_all(flow: DualFlow, ys: OrbitState, args: OrbitArguments) -> Reading:
+    """Readings of many states, as NumPy arrays; log a without the front entry."""
+    found = jax.tree.map(np.asarray, _read_all(flow, ys, args.log_a0))
+    return found._replace(log_a=found.log_a[:, 1:])
+
+
+@dataclasses.dataclass
+class OrbitMarch:
+    """One integration of the orbit. Must be used in float64.
+
+    `give_up(reading, steps)` is called after every few steps with where the orbit is, and may end it by
+    returning a reason.
+    """
+
+    flow: DualFlow
+    y0: OrbitState
+    args: OrbitArguments
+    slack: float  # σ is located to this
+    give_up: Callable[[Reading, int], str]
+    transforms: int = 0
+
+    @functools.cached_property
+    def _log_a0(self) -> Any:
+        return jax.device_put(self.args.log_a0)
+
+    def through(self, values: Sequence[float], keep: int) -> Outcome:
+        """States where the target's number has each of the `values`, in their order.
+
+        Also up to `keep` of the steps on the way, as evenly spaced as they are.
+        """
+        kept = _Kept(keep)
+        y0, start = jax.device_put(self.y0), self.args._replace(log_a0=self._log_a0)
+        march, status, ending, reason = None, Status.begin(), "", ""
+        try:
+            for value in values:
+                args = start._replace(target=np.float64(value))
+                ending, place = "", None
+                while place is None and ending in ("", "event"):
+                    if march is not None:
+                        march = march._replace(reached=np.asarray(False))
+                    after = chunk_of_steps(
+                        self.flow,
+                        DUAL,
+                        march,
+                        y0,
+                        args,
+                        self.args.tolerance,
+                        np.float64(np.inf),
+                        np.int64(_CHUNK_WORK),
+                    )
+                    kept.add(*after[1])
+                    march, status = after[0], Status.read(after[2])
+                    ending, reason = self._judge(march, status)
+                    if ending == "event":
+                        march, place = self._locate(march, args)
+                if place is None:
+                    break
+                kept.mark(*jax.tree.map(np.asarray, place))
+        except KeyboardInterrupt:
+            ending = "interrupted"
+        if not values:
+            ending = "event"
+        if march is not None:
+            self.transforms += int(march.solver_state.transforms)
+            if ending != "event":
+                kept.mark(status.u, jax.tree.map(np.asarray, march.y))
+        us, ys = kept.states(self.y0)
+        return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
+
+    def _locate(self, march, args: OrbitArguments):
+        """The place of the event, or None and a march that is to come nearer to it first.
+
+        By stepping again from the state before the event. The whole of the last step was accurate; a part
+        of it, which ends before collapse, need not be.
+        """
+        start, high = float(march.u), float(march.next_u)
+        slack = self._slack(march, args)
+        probes: dict[float, Any] = {start: (march.y, float(_watch(self.flow, march.y, args)), 0.0)}
+
+        def left(u: float) -> float:
+            if u not in probes:
+                y, watched, error, after = probe(
+                    self.flow, DUAL, march, args, args.tolerance, np.float64(u)
+                )
+                self.transforms += int(after.transforms) - int(march.solver_state.transforms)
+                probes[u] = y, float(watched), float(error)
+            return probes[u][1]
+
+        if left(start) <= 0:
+            high = start
+        elif left(high) < 0 and high - start > slack:
+            scipy.optimize.brentq(left, start, high, xtol=slack, maxiter=200, disp=False)
+            high = min(u for u in probes if left(u) <= 0)
+        y, _, error = probes[high]
+        ahead = high - start
+        if error <= _LAST_ERROR or ahead < 1e-9 * max(1.0, start):
+            return march, (high, y)
+        return march._replace(next_u=np.float64(start + ahead / 2)), None
+
+    def _slack(self, march, args: OrbitArguments) -> float:
+        """How well σ is located: better where the time or the path asked for is small itself."""
+        if self.flow.target not in (Time, PathLength) or not math.isfinite(self.slack):
+            return self.slack
+        now = _read_numbers(self.flow, march.y, self._log_a0)
+        if self.flow.target is Time:  # t = (1 + e^M)σ, to begin with
+            time = math.expm1(min(float(args.target), 1.0))
+            log_sigma = math.log(time) - max(float(now.soft_minimum), 0.0) if time < 0.1 else 0.0
+        else:
+            log_sigma = float(args.target - now.log_norm)
+        if log_sigma < -600:  # less than anything moves by
+            return self.slack
+        return self.slack * math.exp(min(log_sigma, 0.0))
+
+    def _judge(self, march, status: Status) -> tuple[str, str]:
+        if status.reached:
+            return "event", ""
+        steps = status.accepted + status.rejected
+        reading = _read_numbers(self.flow, march.y, self._log_a0)
+        reason = self.give_up(jax.tree.map(np.asarray, reading), steps)
+        if reason:
+            return "gave up", reason
+        if status.stuck:
+            return "stuck", "the step size fell below the resolution of the orbit"
+        if steps > _STEP_LIMIT:
+            return "gave up", f"more than {_STEP_LIMIT} steps were taken"
+        return "", ""
+
+
+class _Kept:
+    """Marked states, and a bounded number of the steps between them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._steps: list[tuple[float, Any]] = []
+        self._marks: list[tuple[float, Any]] = []
+
+    def add(self, us: Any, ys: Any) -> None:
+        """Records of steps; the first row is where they began, unused rows lie at infinity."""
+        if self._most == 0:
+            return
+        us, ys = jax.tree.map(np.asarray, (us, ys))
+        for i in np.flatnonzero(np.isfinite(us) & (us > 0)):
+            if not self._steps or us[i] > self._steps[-1][0]:
+                self._steps.append((float(us[i]), jax.tree.map(lambda y, i=i: y[i].copy(), ys)))
+        if len(self._steps) > 2 * self._most:
+            self._steps = self._thinned()
+
+    def mark(self, u: Any, y: Any) -> None:
+        self._marks.append((float(u), y))
+
+    def _thinned(self) -> list[tuple[float, Any]]:
+        """At most so many steps: those nearest to even ones."""
+        if len(self._steps) <= self._most:
+            return self._steps
+        us = np.array([u for u, _ in self._steps])
+        even = np.linspace(us[0], us[-1], self._most)
+        return [self._steps[i] for i in np.unique(np.searchsorted(us, even - 1e-12 * us[-1]))]
+
+    def states(self, like: Any) -> tuple[np.ndarray, Any]:
+        marked = {u for u, _ in self._marks}
+        end = max(marked, default=np.inf)
+        steps = [s for s in self._thinned() if s[0] < end and s[0] not in marked]
+        rows = sorted([*steps, *self._marks], key=lambda s: s[0])
+        if not rows:
+            return np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), like)
+        stacked = jax.tree.map(lambda *x: np.stack(x), *(y for _, y in rows))
+        return np.array([u for u, _ in rows]), stacked

@@ -1,0 +1,1 @@
+"""The theory lab: certificates, hunts, atlas and portraits."""

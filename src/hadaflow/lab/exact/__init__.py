@@ -1,0 +1,1 @@
+"""The flow and its metrics in ball arithmetic."""

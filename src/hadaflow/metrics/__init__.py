@@ -1,0 +1,1 @@
+"""Metrics of states, their exact rates, and margins."""

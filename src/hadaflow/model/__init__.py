@@ -1,0 +1,1 @@
+"""The model: its options, layers, labels, states and starts, in both views."""

@@ -1,0 +1,237 @@
+r"""STEP imbalance: two blocks of classes, each with its own number of samples and its own group.
+
+What survives of the frozen vectors: the modes inside each block keep theirs, and one mode stands
+between the blocks. Its left vector $(K_2 1, -K_1 1)/\sqrt{KK_1K_2}$ is fixed, its right vector
+$(\cos\varphi\,e_1, -\sin\varphi\,e_2)$ turns, with $e_b$ constant on the samples of block b.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hadaflow.algebra.bases import AbelianGroup, Sylvester, check_group, make_basis, mean_of_pairs
+from hadaflow.base.errors import InputError, shown
+
+Block = tuple[int, int]
+
+
+def check_imbalance(blocks: Any, classes: int, samples: int) -> tuple[Block, ...]:
+    """Blocks of (classes, samples per class) that make up all classes."""
+    try:
+        checked = tuple((int(count), int(n)) for count, n in blocks)
+        whole = all((c, n) == (C, N) for (c, n), (C, N) in zip(checked, blocks, strict=True))
+        if not whole or len(checked) < 2 or any(c < 1 or not 1 <= n <= 10**12 for c, n in checked):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(
+            "Argument `imbalance` must list at least two blocks (classes, samples of each), such as "
+            f"((4, 5), (4, 1)), but is {shown(blocks)}."
+        ) from None
+    if sum(c for c, _ in checked) != classes:
+        raise InputError(
+            f"Argument `imbalance` must have `classes` = {classes} classes in all, but {checked} has "
+            f"{sum(c for c, _ in checked)}."
+        )
+    if samples != 1:
+        raise InputError(
+            "Give one of `samples` and `imbalance`, which says the samples of every class, "
+            "but not both."
+        )
+    return checked
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockBasis:
+    """Free modes of two blocks: those inside the first, those inside the second, the one between."""
+
+    blocks: tuple[Block, Block]
+    groups: tuple[tuple[int, ...] | None, ...]
+
+    @classmethod
+    def make(cls, blocks: tuple[Block, ...], groups: Any) -> "BlockBasis":
+        if len(blocks) != 2:
+            raise InputError(
+                f"There is no reduced view of {len(blocks)} blocks of classes, and no `group` for "
+                "them: two blocks have one. Use the full view."
+            )
+        first, second = blocks
+        if groups is None:
+            return cls((first, second), (None, None))
+        try:
+            checked = tuple(None if g is None else check_group(g) for g in groups)
+        except (TypeError, InputError):
+            checked = ()
+        sizes = tuple(1 if g is None else math.prod(g) for g in checked)
+        if len(checked) != 2 or any(
+            g is not None and size != count
+            for g, size, (count, _) in zip(checked, sizes, blocks, strict=True)
+        ):
+            raise InputError(
+                "Argument `group` must be two groups, of as many elements as the blocks of "
+                f"`imbalance` have classes ({first[0]} and {second[0]}), but is {shown(groups)}."
+            )
+        return cls((first, second), checked)
+
+    @functools.cached_property
+    def inner(self) -> tuple[Sylvester | AbelianGroup | None, ...]:
+        """The basis inside each block; a block of one class has none."""
+        return tuple(
+            None if count == 1 else make_basis(count, group)
+            for (count, _), group in zip(self.blocks, self.groups, strict=True)
+        )
+
+    @property
+    def classes(self) -> int:
+        return self.blocks[0][0] + self.blocks[1][0]
+
+    @property
+    def group(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(() if basis is None else basis.group for basis in self.inner)
+
+    @property
+    def inner_modes(self) -> tuple[int, int]:
+        first, second = (0 if basis is None else basis.modes for basis in self.inner)
+        return first, second
+
+    @property
+    def modes(self) -> int:
+        return sum(self.inner_modes) + 1
+
+    @functools.cached_property
+    def multiplicity(self) -> np.ndarray:
+        """How many singular values each free mode stands for."""
+        inside = [basis.multiplicity for basis in self.inner if basis is not None]
+        return np.concatenate([*inside, [1]]).astype(int)
+
+    @functools.cached_property
+    def _repeated(self) -> np.ndarray:
+        return np.repeat(np.arange(self.modes), self.multiplicity)
+
+    def expand(self, a):
+        """The K − 1 singular values of the free modes, each as often as its multiplicity."""
+        return a[..., self._repeated]
+
+    def fold(self, values):
+        """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
+        return mean_of_pairs(values, self.multiplicity)
+
+    def describe(self) -> str:
+        """The modes in words."""
+        parts = [
+            f"{count} classes of {n} samples" + ("" if basis is None else f" ({basis.describe()})")
+            for (count, n), basis in zip(self.blocks, self.inner, strict=True)
+        ]
+        return "; ".join(parts) + "; one mode between the blocks"
+
+    @functools.cached_property
+    def vectors(self) -> np.ndarray:
+        """Left vectors as a K×K matrix: the trivial one, those of `expand`."""
+        (K1, _), (K2, _) = self.blocks
+        K = K1 + K2
+        columns = [np.full((K, 1), K**-0.5)]
+        for basis, first, count in zip(self.inner, (0, K1), (K1, K2), strict=True):
+            if basis is not None:
+                inside = np.zeros((K, count - 1))
+                inside[first : first + count] = basis.vectors[:, 1:]
+                columns.append(inside)
+        between = np.concatenate([np.full(K1, K2), np.full(K2, -K1)]) / math.sqrt(K * K1 * K2)
+        return np.concatenate([*columns, between[:, None]], axis=1)
+
+    @functools.cached_property
+    def sample_vectors(self) -> np.ndarray:
+        """Right vectors, samples × (K + 1): trivial (unused), inside the blocks, e_1 and −e_2."""
+        (K1, n1), (K2, n2) = self.blocks
+        counts = np.repeat([n1, n2], [K1, K2])
+        left = np.repeat(self.vectors, counts, axis=0) / np.sqrt(np.repeat(counts, counts))[:, None]
+        first = np.repeat([1.0, 0.0], [K1 * n1, K2 * n2]) / math.sqrt(K1 * n1)
+        second = np.repeat([0.0, -1.0], [K1 * n1, K2 * n2]) / math.sqrt(K2 * n2)
+        return np.concatenate([left[:, :-1], first[:, None], second[:, None]], axis=1)
+
+    # --- what a sample of each block sees, for raw singular values --------------------------------
+
+    def margins(self, a, angle) -> list[tuple[Any, Any]]:
+        """For each block the margins over its own classes, and the one over the other block."""
+        (K1, _), (K2, _) = self.blocks
+        first, found = 0, []
+        shares = (jnp.cos(angle[..., 0]), jnp.sin(angle[..., 0]))
+        for (count, n), basis, share in zip(self.blocks, self.inner, shares, strict=True):
+            modes = 0 if basis is None else basis.modes
+            inside = a[..., first : first + modes] / (count * math.sqrt(n))
+            first += modes
+            across = math.sqrt((K1 + K2) / (K1 * K2 * count * n)) * a[..., -1] * share
+            if basis is None:
+                found.append((inside, across))
+            else:
+                total = jnp.sum(basis.expand(inside), axis=-1)
+                found.append((jnp.asarray(basis.psi(inside)), across + total))
+        return found
+
+    def log_wrong(self, a, angle, temperature: float) -> list[Any]:
+        """For each block log Σ e^{−margin} over the wrong classes."""
+        sums = []
+        for k, (own, other) in enumerate(self.margins(a, angle)):
+            exponents = self._exponents(k, own, other, temperature)
+            sums.append(jax.nn.logsumexp(exponents, axis=-1))
+        return sums
+
+    def _exponents(self, k: int, own, other, temperature: float):
+        """Logs of the odds of the own block's classes, with multiplicity, and of all of the other's."""
+        basis, strangers = self.inner[k], self.blocks[1 - k][0]
+        counts = np.zeros(0) if basis is None else np.log(basis.multiplicity)
+        counts = np.broadcast_to(counts, own.shape)
+        across = math.log(strangers) - other / temperature
+        return jnp.concatenate([counts - own / temperature, across[..., None]], axis=-1)
+
+    def drive(self, a, angle, temperature: float, smoothing: float) -> tuple[Any, Any, Any]:
+        r"""Forces on the modes as (along, across, log slowness), for raw `a`.
+
+        Inside block b $g_\chi = (\sum_{g\ne0}(1 - \chi(g))e^{-x_g} + K_{b'}e^{-y})/D_b$ times
+        $\sqrt{n_b}$; between the blocks $B_1\cos\varphi + |B_2|\sin\varphi$ along the right vector and
+        $|B_2|\cos\varphi - B_1\sin\varphi$ across it, $B_1 = \sqrt{n_1KK_2}\,p_{2|1}$.
+        """
+        K = self.classes
+        parts, slownesses, pulls, pull_logs = [], [], [], []
+        for k, (own, other) in enumerate(self.margins(a, angle)):
+            basis, (_, n), strangers = self.inner[k], self.blocks[k], self.blocks[1 - k][0]
+            exponents = self._exponents(k, own, other, temperature)
+            total = jax.nn.logsumexp(exponents, axis=-1, keepdims=True)
+            slowness = jax.nn.softplus(-total)
+            share = jnp.exp(exponents - total)
+            if basis is not None:
+                odds = share[..., :-1] / np.broadcast_to(basis.multiplicity * 1.0, own.shape)
+                direction = jnp.asarray(basis.psi(odds)) + share[..., -1:]
+                parts.append(math.sqrt(n) * direction)
+                slownesses.append(jnp.broadcast_to(slowness, direction.shape))
+            pulls.append(math.sqrt(n * K * strangers) / strangers * share[..., -1:])
+            pull_logs.append(slowness)
+        # The between-block mode feels both blocks: their common factor is the larger one.
+        slow = jnp.minimum(*pull_logs)
+        B1, B2 = (pull * jnp.exp(slow - log) for pull, log in zip(pulls, pull_logs, strict=True))
+        if smoothing:  # y − ν itself, without slowness
+            parts = [
+                p * jnp.exp(-s) - smoothing * math.sqrt(n)
+                for p, s, n in zip(parts, slownesses, self._inner_samples, strict=True)
+            ]
+            slownesses = [jnp.zeros_like(s) for s in slownesses]
+            B1, B2 = (
+                B * jnp.exp(-slow) - smoothing / K * math.sqrt(n * K * strangers)
+                for B, (_, n), (strangers, _) in zip(
+                    (B1, B2), self.blocks, self.blocks[::-1], strict=True
+                )
+            )
+            slow = jnp.zeros_like(slow)
+        along = B1 * jnp.cos(angle) + B2 * jnp.sin(angle)
+        across = B2 * jnp.cos(angle) - B1 * jnp.sin(angle)
+        radial = jnp.concatenate([*parts, along], axis=-1) / temperature
+        return radial, across / temperature, jnp.concatenate([*slownesses, slow], axis=-1)
+
+    @property
+    def _inner_samples(self) -> list[int]:
+        return [
+            n for (_, n), basis in zip(self.blocks, self.inner, strict=True) if basis is not None
+        ]

@@ -1,0 +1,1 @@
+"""Trajectories, their files and pictures."""

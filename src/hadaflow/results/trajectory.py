@@ -1,0 +1,390 @@
+"""The result of a run: states, clocks, what was asked, and how far to trust it."""
+
+import dataclasses
+import functools
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from hadaflow.algebra.bases import Sylvester
+from hadaflow.base.errors import InputError, check_whole_number
+from hadaflow.metrics import measures as metrics
+from hadaflow.model.layers import layer_axes
+from hadaflow.model.starts import log_singular_values
+from hadaflow.model.states import RAW, Parameters, Spectrum
+from hadaflow.model.ufm import MSE, UFM
+from hadaflow.results import plotting
+from hadaflow.results.files import CLOCKS, RECORD, read_run, write_run
+from hadaflow.saddles.itineraries import Visit, between_points, check_scope, itinerary
+
+# Metrics that are not functions of the direction, where ‖a‖ has no number.
+_LARGEST_LOG = 700.0
+_AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
+
+
+@functools.cache
+def package_versions() -> dict[str, str]:
+    """Versions of everything that computes, for the record."""
+    names = ("hadaflow", "jax", "jaxlib", "diffrax", "numpy", "scipy")
+    return {"python": platform.python_version()} | {n: _version(n) for n in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # run from its sources, without being installed
+        return "not installed"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trajectory:
+    """What one simulation produced; metrics, plots and reports read only this.
+
+    Arrays are in `units`. `arrays` holds the states, time first and after any batch axis of runs:
+    `log_a` and `C` for the reduced view, the parameter matrices for the full view.
+    """
+
+    model: UFM
+    view: str
+    arrays: dict[str, np.ndarray]
+    log10_time: np.ndarray
+    status: str
+    message: str
+    units: str = "scaled"
+    path_length: np.ndarray | None = None
+    # Left out they follow from the two above; given where those overflow.
+    log10_log10_time: Any = None
+    log_path_length: Any = None
+    iterations: np.ndarray | None = None
+    steps: int = 0
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    versions: dict[str, str] = dataclasses.field(default_factory=package_versions)
+
+    def __post_init__(self) -> None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.log10_log10_time is None:
+                known = np.where(self.log10_time > 0, self.log10_time, np.nan)
+                object.__setattr__(self, "log10_log10_time", np.log10(known))
+            if self.log_path_length is None and self.path_length is not None:
+                object.__setattr__(self, "log_path_length", np.log(self.path_length))
+
+    # --- clocks and states -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.log10_time.shape[-1]
+
+    @property
+    def time(self) -> np.ndarray:
+        """Time itself; infinite where it exceeds 1e308, so prefer `log10_time`."""
+        with np.errstate(over="ignore"):
+            return np.power(10.0, self.log10_time)
+
+    @functools.cached_property
+    def log_a(self) -> np.ndarray:
+        """Natural log of the logit singular values, (…, times, modes)."""
+        if self.view == "reduced":
+            return self.arrays["log_a"]
+        scale = 1.0 if self.units == RAW else self.model.singular_value_scale
+        return log_singular_values(self.model, self.parameters, self._shown_values) - np.log(scale)
+
+    @property
+    def a(self) -> np.ndarray:
+        """Logit singular values: by mode in the reduced view, descending in the full view.
+
+        Infinite beyond 1e308: prefer `log_a`, or `a_hat` and `log_norm`.
+        """
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_a)
+
+    @property
+    def C(self) -> np.ndarray:
+        """Differences α² − β² of the reduced view, conserved unless penalties act.
+
+        At depth N ≥ 3 with one more axis, for the layers 2 to N, before the modes.
+        """
+        return self._reduced("C")
+
+    @property
+    def angles(self) -> np.ndarray:
+        """Phases of the modes of a circulant start, or the angle between two blocks of classes."""
+        if "angles" not in self.arrays:
+            raise InputError("This trajectory has no angles: its modes are real.")
+        return self.arrays["angles"]
+
+    @property
+    def a_hat(self) -> np.ndarray:
+        """Non-trivial singular values divided by their sum; NaN where all are zero."""
+        with np.errstate(invalid="ignore"):
+            return np.exp(self._log_nontrivial - self.log_norm[..., None])
+
+    @property
+    def log_norm(self) -> np.ndarray:
+        """Natural log of ‖a‖₁ over the non-trivial modes, each as often as its multiplicity."""
+        logs = self._log_nontrivial
+        if self.view == "reduced":
+            logs = self.model.modes_of_view.expand(logs)
+        largest = np.max(logs, axis=-1, keepdims=True)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        with np.errstate(divide="ignore"):
+            return np.log(np.sum(np.exp(logs - largest), axis=-1)) + largest[..., 0]
+
+    @property
+    def parameters(self) -> Parameters:
+        """All states of a full view as one batch of parameter matrices."""
+        if self.view != "full":
+            raise InputError("This trajectory is a reduced one: `lift` its states for matrices.")
+        return Parameters(tuple(self.arrays[name] for name in self.model.factor_names))
+
+    def state(self, index: int) -> Spectrum | Parameters:
+        """The state at one saved point, ready to start another run from."""
+        index = check_whole_number("index", index, -len(self), len(self) - 1)
+        if self.view == "full":
+            return Parameters(tuple(f[..., index, :, :] for f in self.parameters.factors))
+        layers = (slice(None),) * layer_axes(self.model.depth)
+        angles = self.arrays.get("angles")
+        turned = None if angles is None else angles[..., index, :]
+        largest = self.model.largest_value
+        if not np.all(self.a[..., index, :] <= largest):
+            raise InputError(
+                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, with "
+                f"singular values beyond {largest:.3g}: no run can start from there."
+            )
+        return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
+
+    @property
+    def _log_nontrivial(self) -> np.ndarray:
+        if self.view == "full":
+            return self.log_a[..., : self.model.classes - 1]
+        return self.log_a[..., -self.model.modes_of_view.modes :]
+
+    @property
+    def _shown_values(self) -> int:
+        """Singular values of a full state that are kept: K − 1, or all for MSE."""
+        return self.model.classes - (not self.model.has_constant_mode)
+
+    def _reduced(self, name: str) -> np.ndarray:
+        if self.view != "reduced":
+            raise InputError(
+                f"`{name}` belongs to the reduced view; `project` a full state for it."
+            )
+        return self.arrays[name]
+
+    # --- readings --------------------------------------------------------------------------------
+
+    def measure(self, metric: metrics.Metric) -> np.ndarray:
+        """`metric` (a name or your own function) at every saved point.
+
+        Where ‖a‖ itself is beyond 1e308, the metrics of the direction are exact, margins infinite, and
+        the rest is what it tends to; your own function sees infinities.
+        """
+        values = metrics.measure(metric, self.model, self._states(metric), units=self.units)
+        if metric in _AT_INFINITY:
+            return np.where(self.log_norm > _LARGEST_LOG, _AT_INFINITY[str(metric)], values)
+        return values
+
+    def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
+        """Exact derivative of `metric` along the flow at every saved point."""
+        return metrics.rate(metric, self.model, self._states(), flow=flow, units=self.units)
+
+    def itinerary(self, tolerance: float = 0.05) -> list[Visit]:
+        """The saddles the run lingers near: within `tolerance` of the limit on a support, in order.
+
+        The distance is total variation of the direction. Times between saved points are interpolated:
+        more `points` make them sharper. For one reduced run whose layers are balanced, of up to 64 free
+        modes, that tends to collapse.
+        """
+        check_scope(self.model)
+        if self.view != "reduced" or self.log_a.ndim != 2:
+            kind = "a batch" if self.view == "reduced" else "of the full view"
+            raise InputError(f"An itinerary needs one reduced run, but this trajectory is {kind}.")
+        if np.any(self.C) or "angles" in self.arrays:
+            raise InputError(
+                "An itinerary needs balanced layers (`C` = 0) and modes without phases: in other runs "
+                "modes do not stay zero, or turn."
+            )
+        raw = self.units == RAW
+        log_a = self.log_a - (np.log(self.model.singular_value_scale) if raw else 0.0)
+        shift = np.log10(self.model.time_scale) if raw else 0.0
+        log_a, times = between_points(self.model, log_a, self.log10_time + shift)
+        norm = np.logaddexp.reduce(self.model.nontrivial(log_a), axis=-1)
+        return itinerary(
+            self.model.basis, np.exp(log_a - norm[:, None]), times - shift, tolerance
+        )  # fmt: skip
+
+    def _states(self, metric: metrics.Metric = "") -> Spectrum | Parameters:
+        if self.view == "full":
+            return self.parameters
+        a = np.exp(self._bounded_log_a) if isinstance(metric, str) else self.a
+        return Spectrum(a, self.C, self.units, self.arrays.get("angles"))
+
+    @property
+    def _bounded_log_a(self) -> np.ndarray:
+        """`log_a` of the same direction, where ‖a‖ itself is too large for a double."""
+        beyond = np.maximum(self.log_norm - _LARGEST_LOG, 0.0)
+        return self.log_a - beyond[..., None] if np.any(beyond) else self.log_a
+
+    def __repr__(self) -> str:
+        return f"<Trajectory {self.status}: {len(self)} points, K = {self.model.classes}>"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """A readable account of the run."""
+        m = self.model
+        runs = f", {self.log_a.shape[0]} runs" if self.log_a.ndim == 3 else ""
+        width = f", width {m.width}" if self.view == "full" and m.depth > 1 else ""
+        samples = f"{m.samples} samples" if m.imbalance is None else m.samples_in_words
+        lines = [
+            f"hadaflow trajectory · {self.status}",
+            f"  {self.message}",
+            f"  model       {m.classes} classes × {samples}, depth {m.depth}{width}, "
+            f"{m.loss} ({m.reduction}), {self.view} view{runs}",
+            f"  points      {len(self)} from t = 0, {self.steps} steps",
+        ]
+        if self.view == "reduced" and not isinstance(m.modes_of_view, Sylvester):
+            lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
+        if self.iterations is not None:
+            lines.append(f"  iterations  {int(self.iterations[-1])}")
+        lines.append(self._end_in_words())
+        start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
+        lines.append(
+            f"  â           {_range(start)} at the start, {_range(end)} at the end "
+            + ("" if m.imbalance else f"(collapse: {1 / (m.classes - 1):.6g})")
+        )
+        kl = self.measure("kl")
+        why = " (infinite where a singular value is zero)" if np.any(np.isinf(kl)) else ""
+        lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}{why}")
+        return "\n".join(lines)
+
+    def _end_in_words(self) -> str:
+        if np.all(np.isneginf(self.log10_time[..., -1])):
+            when = "t = 0"
+        elif not np.any(np.isposinf(self.log10_time[..., -1])):
+            when = f"log10 t = {_range(self.log10_time[..., -1])}"
+        else:
+            when = f"log10 log10 t = {_range(self.log10_log10_time[..., -1])}"
+        line = (
+            f"  end         {when} ({self.units} units), log‖a‖₁ = {_range(self.log_norm[..., -1])}"
+        )
+        if self.path_length is None:
+            return line
+        if np.all(np.isfinite(self.path_length[..., -1])):
+            return f"{line}, path {_range(self.path_length[..., -1])}"
+        return f"{line}, log path {_range(self.log_path_length[..., -1])}"
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Singular values, their direction, KL and M against log time; written to `path` if given.
+
+        Returns the matplotlib figure.
+        """
+        if self._own_clocks:
+            raise InputError(
+                "A batch whose runs have each their own times has no common picture: solve one of "
+                "its starts alone and plot that."
+            )
+        data = self.to_xarray().assign(
+            {name: (self._dims("time"), self._spectral(name)) for name in ("kl", "l2")}
+        )
+        if self.model.loss == MSE and self.view == "reduced":
+            data = data.isel(mode=slice(1, None))
+        data.attrs["values"] = self.model.classes - 1
+        figure = plotting.draw(data, title=self._title())
+        if path is not None:
+            plotting.write_picture(figure, path)
+        return figure
+
+    @property
+    def _own_clocks(self) -> bool:
+        """Is it a batch whose runs have each their own times?"""
+        return self.log10_time.ndim > 1
+
+    def _spectral(self, name: str) -> np.ndarray:
+        """A distance of the singular values from uniform, also where it is none of the matrices'."""
+        if self.view == "full":
+            return self.measure(name)
+        return metrics.spectral_distance(name, self.model.nontrivial(np.exp(self._bounded_log_a)))
+
+    def _title(self) -> str:
+        m = self.model
+        samples = m.samples if m.imbalance is None else m.samples_in_words
+        return f"K = {m.classes}, n = {samples}, depth {m.depth}, {m.loss}: {self.status}"
+
+    # --- labelled arrays and files ---------------------------------------------------------------
+
+    def _dims(self, *last: str) -> tuple[str, ...]:
+        return (*(("run",) if self.log_a.ndim == 3 else ()), *last)
+
+    def to_xarray(self) -> xr.Dataset:
+        """Everything as a labelled dataset, in the units of the run; modes numbered from 1."""
+        variables = {
+            "log_norm": (self._dims("time"), self.log_norm),
+            "log_a": (self._dims("time", "mode"), self.log_a),
+            "a": (self._dims("time", "mode"), self.a),
+        }
+        directions = self._log_nontrivial.shape[-1]
+        if self.log_a.shape[-1] == directions:
+            variables["a_hat"] = (self._dims("time", "mode"), self.a_hat)
+            first = 1
+        else:  # all K modes: the constant one is number 0 and has no share of the direction
+            padded = np.full(self.log_a.shape, np.nan)
+            padded[..., -directions:] = self.a_hat
+            variables["a_hat"] = (self._dims("time", "mode"), padded)
+            first = 0
+        for name, values in self.arrays.items():
+            if name != "log_a":
+                variables[name] = (self._dims("time", *self._last_dims(name)), values)
+        if self.path_length is not None:
+            variables["path_length"] = (self._dims("time"), self.path_length)
+        coords: dict[str, Any] = {
+            "log10_time": (self._dims("time") if self._own_clocks else "time", self.log10_time),
+            "mode": np.arange(first, first + self.log_a.shape[-1], dtype=np.int32),
+        }
+        if self.iterations is not None:
+            coords["iteration"] = ("time", self.iterations)
+        attributes = {"units": self.units, "status": self.status, "message": self.message}
+        return xr.Dataset(variables, coords, attributes)
+
+    def _last_dims(self, name: str) -> tuple[str, ...]:
+        if self.view == "full":
+            return f"{name}_row", f"{name}_column"
+        if name == "angles" and self.model.imbalance is not None:
+            return ("between",)
+        return ("layer", "mode") if name == "C" and self.model.depth > 2 else ("mode",)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to a NetCDF file; all of it or, if anything fails, nothing."""
+        record = {name: getattr(self, name) for name in RECORD if name != "model"}
+        model = dataclasses.asdict(self.model)
+        if self.model.depth == 1:
+            model["width"] = None
+        write_run(path, {"model": model, **record}, self._stored_arrays())
+
+    def _stored_arrays(self) -> dict[str, np.ndarray]:
+        extra = {name: getattr(self, name) for name in CLOCKS}
+        if self.iterations is not None:
+            extra["iterations"] = self.iterations.astype(float)
+        return dict(self.arrays) | {n: v for n, v in extra.items() if v is not None}
+
+
+def load(path: str | os.PathLike[str]) -> Trajectory:
+    """Read a run written by `Trajectory.save`; its checksum, and what it says, are checked."""
+    return Trajectory(**read_run(path))
+
+
+def _number(value: float, digits: int) -> str:
+    if np.isnan(value):
+        return "undefined"
+    return f"{value:.{digits}g}".replace("-inf", "−∞").replace("inf", "∞")
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = np.min(values), np.max(values)  # NaN if any is
+    if low == high or np.isnan(low):
+        return _number(low, 8)
+    return f"{_number(low, 6)} … {_number(high, 6)}"

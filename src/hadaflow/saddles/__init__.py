@@ -1,0 +1,1 @@
+"""Limits on supports of modes, and the saddles a run passes."""

@@ -1,1 +1,0 @@
-"""The theory lab: the paper's statements as checkable claims, and certificates in ball arithmetic."""

@@ -1,0 +1,155 @@
+"""Batches of spectra, what fits, and both from the command line."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import hadaflow as hf
+from hadaflow.base import memory
+from hadaflow.flow import lanes
+
+FIGURE_1 = [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
+
+
+def solve(*args, **options):
+    return hf.solve(*args, progress=None, **options)
+
+
+def u_start(K, seed=0):
+    return 1e-3 * np.random.default_rng(seed).uniform(0.5, 1.5, K - 1)
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def test_a_batch_equals_its_runs_one_by_one(tmp_path):
+    rng = np.random.default_rng(0)
+    a = np.exp(rng.normal(0, 1, (40, 7)))
+    a[3] = [1e-12, 1, 1, 1, 1, 1, 1]  # a long way
+    a[5] = 1.0  # there already
+    a[6, 2] = 0.0  # never
+    batch = solve(hf.UFM(8), a, hf.Collapse(1e-3), rtol=1e-6)
+    assert batch.log_a.shape == (40, 2, 7) and batch.log10_time.shape == (40, 2)
+    for i in (0, 3, 5, 6, 17, 39):
+        one = solve(hf.UFM(8), a[i], hf.Collapse(1e-3), rtol=1e-6, points=2)
+        assert batch.diagnostics["statuses"][i] == one.status
+        np.testing.assert_allclose(batch.log_a[i, -1], one.log_a[-1], rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(batch.log10_time[i, -1], one.log10_time[-1], rtol=1e-10)
+        np.testing.assert_allclose(batch.path_length[i, -1], one.path_length[-1], rtol=1e-10)
+    assert batch.status == "mixed" and "1 never-collapses" in batch.message
+    assert set(batch.diagnostics["methods"]) >= {"tsit5", "dual"}
+    assert batch.measure("kl").shape == (40, 2) and "40 runs" in batch.summary()
+    assert batch.to_xarray()["log10_time"].dims == ("run", "time")
+    batch.save(tmp_path / "batch.nc")
+    again = hf.load(tmp_path / "batch.nc")
+    np.testing.assert_array_equal(again.log_a, batch.log_a)
+    np.testing.assert_array_equal(again.log10_time, batch.log10_time)
+    with pytest.raises(hf.InputError, match="no common picture"):
+        batch.plot()
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        hf.Time(100.0),
+        pytest.param(hf.Norm(30.0), marks=pytest.mark.slow),
+        pytest.param(hf.PathLength(5.0), marks=pytest.mark.slow),
+    ],
+)
+def test_batches_to_other_targets(until):
+    model = hf.UFM(6)
+    a = np.random.default_rng(1).uniform(0.1, 1.0, (5, model.modes))
+    batch = solve(model, hf.spectrum(a, units="raw"), until, rtol=1e-6)
+    one = solve(model, hf.spectrum(a[4], units="raw"), until, rtol=1e-6, points=2)
+    np.testing.assert_allclose(batch.log_a[4], one.log_a, atol=1e-11)
+    np.testing.assert_allclose(batch.log10_time[4], one.log10_time, rtol=1e-11)
+
+
+def test_batches_that_no_lane_takes():
+    C = [[0.0, 1.0, 2.0], [0.5, 0.5, 0.5]]
+    start = hf.spectrum([[1.0, 1.0, 1.0], [0.1, 0.2, 0.3]], C=C)
+    batch = solve(hf.UFM(4), start, hf.Time(50.0), points=4)
+    assert batch.log_a.shape == (2, 4, 3) and batch.C[0, 0].tolist() == C[0]
+    one = solve(hf.UFM(4), hf.spectrum(start.a[1], C=C[1]), hf.Time(50.0), points=4)
+    np.testing.assert_allclose(batch.log_a[1], one.log_a)
+
+
+def test_an_interrupted_batch_keeps_what_was_finished(monkeypatch):
+    calls = []
+
+    def report(text, fraction):
+        calls.append(text)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    a = np.exp(np.random.default_rng(0).normal(0, 1, (3000, 7)))
+    a[0] = [1e-12, 1, 1, 1, 1, 1, 1]  # for which no lane is: it is not begun any more
+    monkeypatch.setattr(lanes, "wait", lambda jobs, timeout: time.sleep(0.05))
+    batch = hf.solve(hf.UFM(8), a, hf.Collapse(1e-3), rtol=1e-6, progress=report)
+    statuses = batch.diagnostics["statuses"]
+    assert batch.log_a.shape == (3000, 2, 7) and set(statuses) <= {"collapsed", "interrupted"}
+    assert statuses[0] == "interrupted"
+    for stopped in np.flatnonzero(np.array(statuses) == "interrupted")[:2]:
+        np.testing.assert_allclose(batch.a[stopped, -1], a[stopped])
+
+
+# --- what fits -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_fit_is_refused_with_the_estimate(monkeypatch):
+    model = hf.UFM(2**20)
+    start = np.ones(2**20 - 1)
+    for call in (
+        lambda: hf.gaussian(model, 1.0, 0),
+        lambda: hf.hadamard(model, start),
+        lambda: solve(model, start, hf.Time(1.0), method="kvaerno5"),
+    ):
+        with pytest.raises(hf.InputError, match=r"would take about [\d.]+ TB of memory"):
+            call()
+    with pytest.raises(hf.InputError, match=r"8\.8 TB"):
+        _ = model.basis.dense_psi
+    monkeypatch.setattr(memory, "available_memory", lambda: 1e8)
+    with pytest.raises(hf.InputError, match="fewer `points`"):
+        solve(hf.UFM(2**14), np.ones(2**14 - 1), hf.Time(1.0), points=5000)
+
+
+def test_an_estimate_says_method_memory_and_time():
+    found = hf.estimate(hf.UFM(1024), u_start(1024), hf.Collapse(1e-3), rtol=1e-4)
+    assert found.method == "dual" and 1e6 < found.memory_bytes < 1e9 and 0.01 < found.seconds < 10
+    assert "after compilation" in str(found)
+    assert hf.estimate(hf.UFM(8), [FIGURE_1, FIGURE_1], hf.Time(1e3)).method == "tsit5"
+    full = hf.estimate(hf.UFM(4), hf.gaussian(hf.UFM(4), 0.1, 0), hf.Time(1.0))
+    assert full.memory_bytes > 0
+    assert dataclasses.asdict(found)["reason"]
+    two = hf.estimate(hf.UFM(1024), [u_start(1024)] * 2, hf.Collapse(1e-3), rtol=1e-4)
+    assert two.method == "dual" and 0.4 * found.seconds < two.seconds < 2 * found.seconds
+    with pytest.raises(hf.InputError, match="one spectrum or a list of them"):
+        hf.estimate(hf.UFM(8), np.ones((2, 2, 7)))
+
+
+# --- from the command line -----------------------------------------------------------------------
+
+
+def run_command(*arguments):
+    command = [sys.executable, "-c", "from hadaflow.cli import run; run()", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_predicted_collapse_from_the_command_line():
+    common = ("solve", "--classes", 256, "--start", "uniform:0.0005:0.0015:0", "--rtol", 1e-4)
+    code, out, err = run_command(*common, "--until", "predicted-collapse", "--points", 3, "--json")
+    assert code == 0 and err == ""
+    document = json.loads(out)
+    assert document["status"] == "predicted"
+    assert document["diagnostics"]["predicted_log_norm"] == pytest.approx(15.056, abs=0.01)
+    assert len(document["log_norm"]) <= 3
+    code, out, _ = run_command(*common, "--estimate")
+    assert code == 0 and out.startswith("dual (matrix-free")
+    code, out, err = run_command(*common, "--until", "predicted-collapse:x")
+    assert code == 2 and out == "" and err.count("\n") == 1
