@@ -3,6 +3,8 @@
 import functools
 import math
 
+import hypothesis
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -103,10 +105,16 @@ def test_reduced_flow_lifted_is_the_matrix_flow_for_the_whole_family(problem):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
-@given(problems())
-def test_reduced_flow_lifted_is_the_matrix_flow_for_many_of_the_family(problem):
-    assert difference(problem) <= 1e-8
+@pytest.mark.parametrize("part", range(16))
+def test_reduced_flow_lifted_is_the_matrix_flow_for_many_of_the_family(part):
+    @hypothesis.seed(part)
+    @settings(max_examples=25, derandomize=False, database=None, deadline=None)
+    @given(problems())
+    def check(problem):
+        assert difference(problem) <= 1e-8
+
+    check()
+    jax.clear_caches()  # so much compiled code would fill the memory
 
 
 @settings(max_examples=4, deadline=None)

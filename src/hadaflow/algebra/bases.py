@@ -43,9 +43,9 @@ class Sylvester:
     classes: int
 
     def __post_init__(self) -> None:
-        K = check_whole_number("classes", self.classes, least=2)
+        K = check_whole_number("classes", self.classes, least=0)
         object.__setattr__(self, "classes", K)
-        if K & (K - 1) or K > LARGEST:
+        if K < 2 or K & (K - 1) or K > LARGEST:
             raise InputError(
                 "Argument `classes` must be a power of two from 2 to 2^24 (the Sylvester basis "
                 f"needs it; `cyclic` takes any other number), but is {shown(K)}."
