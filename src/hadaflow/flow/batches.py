@@ -15,8 +15,9 @@ from hadaflow.flow.marching import NORM_LIMIT, PATIENCE, local_tolerance
 from hadaflow.flow.orbit_runs import EXPLICIT_CLASSES, LONG_WAY, choose, log_norm_ahead, supports
 from hadaflow.model.states import Spectrum, check_batch
 from hadaflow.results.trajectory import Trajectory
-from hadaflow.runs.methods import ASKED, AUTO_METHOD
-from hadaflow.runs.recording import deviation, ending
+from hadaflow.runs.methods import AUTO_METHOD
+from hadaflow.runs.outcomes import Ending
+from hadaflow.runs.recording import deviation, status_of
 from hadaflow.runs.requests import Request, log10_from_u
 from hadaflow.runs.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
 
@@ -46,7 +47,7 @@ def solve_batch(request: Request, start: Spectrum, alone: Alone) -> Trajectory:
 def _fit_lanes(request: Request, start: Spectrum) -> np.ndarray:
     """Which runs of the batch are short explicit ones, of which only the end is wanted."""
     model, a, event = request.model, start.a, request.event
-    asked = request.reason == ASKED
+    asked = request.choice.forced
     if (
         request.method != AUTO_METHOD
         or not supports(model, start)
@@ -71,7 +72,7 @@ def _in_lanes(request: Request, a: np.ndarray, progress: Progress) -> Ends:
     target: Any = Time if goals is not None else type(request.event)
     assert target in (Time, Collapse, Norm, PathLength)
     value = request.target_value if goals is None else float(goals[-1])
-    limit = NORM_LIMIT if request.reason == ASKED else PATIENCE
+    limit = NORM_LIMIT if request.choice.forced else PATIENCE
     return run_lanes(
         LaneFlow(request.model.basis, target), a, local_tolerance(request), value, limit,
         lambda n: progress.report(f"{n} of {len(a)} runs", n / len(a)), cores(),
@@ -110,7 +111,7 @@ def _one_by_one(
 
 
 def _unbegun(request: Request, row: Spectrum) -> Trajectory:
-    status, message = ending(request, "interrupted", 0.0)
+    status, message = status_of(request, Ending.INTERRUPTED, 0.0)
     with np.errstate(divide="ignore"):
         log_a = (np.log(row.a) + np.log(request.value_scale))[None]
     arrays = {"log_a": log_a, "C": row.C[None] * request.difference_scale}
@@ -120,7 +121,7 @@ def _unbegun(request: Request, row: Spectrum) -> Trajectory:
         model=request.model, view="reduced", arrays=arrays,
         log10_time=np.array([-np.inf]), path_length=np.zeros(1), status=status, message=message,
         units=request.units, settings=request.settings,
-        diagnostics={"method": request.method, "reason": request.reason},
+        diagnostics={"method": request.choice.method, "reason": request.choice.reason},
     )  # fmt: skip
 
 
@@ -148,7 +149,8 @@ def _together(
         arrays["log_a"][quick] = ended.log_a
         for n in _CLOCKS:
             clocks[n][quick] = getattr(ended, n)
-        done = ending(request, "done" if request.event is None else "event", "its end")[0]
+        ending = Ending.DONE if request.event is None else Ending.EVENT
+        done = status_of(request, ending, "its end")[0]
         for i, ok in zip(quick, lanes.ok, strict=True):
             statuses[i] = done if ok else "interrupted"
         steps += int(lanes.accepted.sum() + lanes.rejected.sum())

@@ -250,6 +250,15 @@ class Reading(NamedTuple):
     log_time: Any  # natural log of t; infinite where it overflows
     log_path: Any
 
+    @property
+    def u(self) -> Any:
+        """log(1 + t)."""
+        return jax.nn.softplus(self.log_time)
+
+    @property
+    def fastest(self) -> Any:
+        raise NotImplementedError("this orbit never settles")
+
 
 def read(op: Operator, y: OrbitState, log_a0) -> Reading:
     """The singular values and the clocks of a state."""

@@ -68,13 +68,13 @@ def estimate(
     )
     if isinstance(start, Parameters):
         needed = check_memory(request, model.check_parameters(start))
-        return Estimate(request.method, request.reason, needed, math.nan)
+        return Estimate(request.method, request.choice.reason, needed, math.nan)
     scaled = model.scaled(start, units)
     if scaled.a.ndim == 1:
         request = choose(request, scaled)
         return Estimate(
             request.method,
-            request.reason,
+            request.choice.reason,
             check_memory(request, scaled),
             _seconds(request, scaled),
         )

@@ -14,23 +14,38 @@ import numpy as np
 from jax import lax
 
 from hadaflow.algebra.bases import with_front
+from hadaflow.flow.readings import ValuesReading
 from hadaflow.flow.steppers import make_solver
 from hadaflow.metrics import matrix_metrics
-from hadaflow.metrics.distances import collapse_deviation
 from hadaflow.model.layers import differences, layer_values, others, smallest_square
 from hadaflow.model.phases import times
 from hadaflow.model.states import Spectrum
 from hadaflow.model.ufm import UFM
-from hadaflow.runs.targets import Collapse, Norm, PathLength, Steady
+from hadaflow.runs.targets import Reading, Target
 
 _ROUNDING = 16 * float(np.finfo(float).eps)  # of a rate, relative to the terms it is made of
 
 
 class _RungeKutta:
-    """Flows that any of the named methods can step."""
+    """Flows that any of the named methods can step; the target's number is the last of `args`."""
+
+    target: type[Target] | None
 
     def solver(self, method: str) -> Any:
         return make_solver(method)
+
+    def read(self, y, args) -> Reading:
+        raise NotImplementedError
+
+    def watch(self, y, args):
+        """Positive until the target is reached."""
+        if self.target is None:
+            return jnp.ones(())
+        return self.target.left(self.read(y, args), args[-1])
+
+    def disarmed(self, args):
+        """`args` with a target that is never reached."""
+        return args if self.target is None else (*args[:-1], np.float64(self.target.never))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +62,7 @@ class ReducedFlow(_RungeKutta):
 
     model: UFM
     balanced: bool
-    target: type | None
+    target: type[Target] | None
 
     @staticmethod
     def arguments(model: UFM, a: np.ndarray, C: np.ndarray, target_value: float) -> tuple[Any, ...]:
@@ -132,18 +147,14 @@ class ReducedFlow(_RungeKutta):
         relative = jnp.where(w > 0, moving / jnp.where(w > 0, w, 1.0), 1.0)
         return jnp.maximum(with_front(relative, y[0] + jnp.sum(a)), 1e-290)
 
-    def disarmed(self, args):
-        return _disarmed(self.target, args)
+    def read(self, y, args) -> Reading:
+        return ValuesReading(
+            lambda: self.model.nontrivial(self.a(y, args)), y[0], lambda: self._fastest(y, args)
+        )
 
-    def watch(self, y, args):
-        if self.target is Steady:
-            a, _, w = self._values(y, args)
-            return jnp.log(self._fastest(a, w) / args[-1])
-        shown = self.model.nontrivial(self.a(y, args))
-        return _watch_values(self.target, shown, y[0], args[-1])
-
-    def _fastest(self, a, w):
+    def _fastest(self, y, args):
         """The largest relative rate of change; a mode that has died counts no more."""
+        a, _, w = self._values(y, args)
         direction, slowness = self.model.padded_drive(a)
         rate = jnp.abs(w * direction) * jnp.exp(-slowness)
         alive = (a > 1e-14) & (a > 1e-12 * jnp.max(a)) | (direction > 0) & (a > 0)
@@ -166,7 +177,7 @@ class LayerFlow(_RungeKutta):
     """
 
     model: UFM
-    target: type | None
+    target: type[Target] | None
 
     @staticmethod
     def arguments(model: UFM, start: Spectrum, target_value: float) -> tuple[Any, ...]:
@@ -220,21 +231,22 @@ class LayerFlow(_RungeKutta):
         return jnp.concatenate([speed[None], growth.ravel(), turn])
 
     def error_scale(self, y, args):
-        a = jnp.where(args[1], jnp.exp(jnp.sum(self._logs(y, args), axis=0)), 0.0)
-        return jnp.ones_like(y).at[0].set(y[0] + jnp.sum(a) + 1e-290)
+        return jnp.ones_like(y).at[0].set(y[0] + jnp.sum(self._a(y, args)) + 1e-290)
 
-    def disarmed(self, args):
-        return _disarmed(self.target, args)
+    def read(self, y, args) -> Reading:
+        return ValuesReading(
+            lambda: self.model.nontrivial(self._a(y, args)), y[0], lambda: self._fastest(y, args)
+        )
 
-    def watch(self, y, args):
+    def _a(self, y, args):
+        return jnp.where(args[1], jnp.exp(jnp.sum(self._logs(y, args), axis=0)), 0.0)
+
+    def _fastest(self, y, args):
         growth, turn, a = self._rates(0.0, y, args)
-        if self.target is Steady:
-            total = jnp.sum(growth, axis=0)
-            counts = (a > 1e-14) & (a > 1e-12 * jnp.max(a)) | (total > 0) & (a > 0)
-            fastest = jnp.max(jnp.where(counts, jnp.max(jnp.abs(growth), axis=0), 0.0))
-            fastest = jnp.maximum(fastest, jnp.max(jnp.abs(turn), initial=0.0))
-            return jnp.log((fastest + 1e-300) / args[-1])
-        return _watch_values(self.target, self.model.nontrivial(a), y[0], args[-1])
+        total = jnp.sum(growth, axis=0)
+        counts = (a > 1e-14) & (a > 1e-12 * jnp.max(a)) | (total > 0) & (a > 0)
+        fastest = jnp.max(jnp.where(counts, jnp.max(jnp.abs(growth), axis=0), 0.0))
+        return jnp.maximum(fastest, jnp.max(jnp.abs(turn), initial=0.0)) + 1e-300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +260,7 @@ class PhaseFlow(_RungeKutta):
     """
 
     model: UFM
-    target: type | None
+    target: type[Target] | None
 
     def start(self, start: Spectrum) -> np.ndarray:
         """The state of a spectrum with angles: the phases are put into the last layer."""
@@ -296,19 +308,19 @@ class PhaseFlow(_RungeKutta):
         total = jnp.sum(jnp.abs(jnp.prod(A, axis=0)))
         return jnp.concatenate([(y[0] + total + 1e-290)[None], sizes])
 
-    def disarmed(self, args):
-        return _disarmed(self.target, args)
-
-    def watch(self, y, args):
+    def read(self, y, args) -> Reading:
         A = self._amplitudes(y)
-        if self.target is Steady:
-            moved, _ = self._rates(0.0, A)
-            sizes = self._sizes(A)
-            alive = sizes > 1e-10 * jnp.max(sizes)
-            relative = jnp.where(alive, jnp.max(jnp.abs(moved), axis=0) / sizes, 0.0)
-            return jnp.log((jnp.max(relative) + 1e-300) / args[-1])
-        shown = self.model.nontrivial(jnp.abs(jnp.prod(A, axis=0)))
-        return _watch_values(self.target, shown, y[0], args[-1])
+        return ValuesReading(
+            lambda: self.model.nontrivial(jnp.abs(jnp.prod(A, axis=0))), y[0],
+            lambda: self._fastest(A),
+        )  # fmt: skip
+
+    def _fastest(self, A):
+        moved, _ = self._rates(0.0, A)
+        sizes = self._sizes(A)
+        alive = sizes > 1e-10 * jnp.max(sizes)
+        relative = jnp.where(alive, jnp.max(jnp.abs(moved), axis=0) / sizes, 0.0)
+        return jnp.max(relative) + 1e-300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,7 +328,7 @@ class FullFlow(_RungeKutta):
     """Parameter matrices; the state is (factors, path length), `args` = (target,)."""
 
     model: UFM
-    target: type | None
+    target: type[Target] | None
 
     def velocity(self, u, y, args):
         factors, _ = y
@@ -331,7 +343,7 @@ class FullFlow(_RungeKutta):
             )
         return moved, jnp.sqrt(sum(jnp.sum(v**2) for v in moved))
 
-    def _fastest(self, factors):
+    def fastest(self, factors):
         """The largest relative rate of change, per unit of scaled time, in any feature direction.
 
         The rows of W and columns of H are moved by T' = M T with M made of the residual, so this is
@@ -380,40 +392,41 @@ class FullFlow(_RungeKutta):
         scale = tuple(jnp.full_like(f, s) for f, s in zip(factors, sizes, strict=True))
         return scale, path + sum(sizes)
 
-    def disarmed(self, args):
-        return _disarmed(self.target, args)
-
-    def watch(self, y, args):
-        (factors, path), value = y, args[0]
-        if self.target is Collapse:
-            return jnp.log(matrix_metrics.full_collapse_deviation(self.model, factors) / value)
-        if self.target is Norm:
-            scaled = jnp.sum(matrix_metrics.singular_values(self.model, factors))
-            return jnp.log(value * self.model.singular_value_scale / scaled)
-        if self.target is PathLength:
-            return 1.0 - path / value
-        if self.target is Steady:
-            return jnp.log(self._fastest(factors) / value)
-        return jnp.ones(())
+    def read(self, y, args) -> "MatrixReading":
+        return MatrixReading(self, *y)
 
 
-def _watch_values(target: type | None, shown, path, value):
-    """What a flow of singular values watches: positive until the target is reached."""
-    if target is Collapse:
-        return jnp.log(collapse_deviation(shown) / value)
-    if target is Norm:
-        return jnp.log(value / jnp.sum(shown))
-    if target is PathLength:
-        return 1.0 - path / value
-    return jnp.ones(())
+@dataclasses.dataclass(frozen=True)
+class MatrixReading:
+    """Of parameter matrices."""
+
+    flow: FullFlow
+    factors: Any
+    path: Any
+
+    @property
+    def u(self) -> Any:
+        raise NotImplementedError("the march itself knows the time")
+
+    @property
+    def deviation(self) -> Any:
+        return matrix_metrics.full_collapse_deviation(self.flow.model, self.factors)
+
+    @property
+    def log_norm(self) -> Any:
+        raw = jnp.sum(matrix_metrics.singular_values(self.flow.model, self.factors))
+        return jnp.log(raw / self.flow.model.singular_value_scale)
+
+    @property
+    def log_path(self) -> Any:
+        return jnp.log(self.path)
+
+    @property
+    def fastest(self) -> Any:
+        return self.flow.fastest(self.factors)
 
 
 def _length(v):
     """Euclidean norm that neither underflows nor overflows."""
     largest = jnp.maximum(jnp.max(jnp.abs(v)), 1e-300)
     return largest * jnp.linalg.norm(v / largest)
-
-
-def _disarmed(target: type | None, args):
-    """The target's value is the last of `args`; some are approached from above, some from below."""
-    return (*args[:-1], np.float64(0.0 if target in (Collapse, Steady) else np.inf))

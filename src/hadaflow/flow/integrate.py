@@ -21,7 +21,7 @@ from jax import lax
 
 from hadaflow.base.progress import Pace
 from hadaflow.runs.methods import IMPLICIT
-from hadaflow.runs.outcomes import Outcome
+from hadaflow.runs.outcomes import Ending, Outcome, Stop
 
 FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
@@ -72,8 +72,7 @@ class March(NamedTuple):
 class Integration:
     """One integration from u = 0 on. Must be used in float64.
 
-    `report(u)` is called after every chunk of steps; `give_up(u, y, steps)` may end the run by
-    returning a reason.
+    `report(u)` is called after every chunk of steps; `give_up(u, y, steps)` may end the run.
     """
 
     flow: Flow
@@ -82,44 +81,51 @@ class Integration:
     args: Any
     tolerance: float
     report: Callable[[float], None]
-    give_up: Callable[[float, Any, int], str]
+    give_up: Callable[[float, Any, int], Stop | None]
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
         """States at the increasing `goals`."""
-        march, status, ending, reason = None, Status.begin(), "", ""
+        march, status, stop = None, Status.begin(), None
         ys, found = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0), 0
         try:
-            while not ending:
+            while stop is None:
                 after = self._chunk(march, goals[-1])
                 march, records, status = after[0], after[1], Status.read(after[2])
                 inside = int(np.searchsorted(goals, status.u, side="right"))
                 self._fill(ys, found, goals[found:inside], [records])
                 found = inside  # after the states themselves: an interruption leaves no gap
-                ending, reason = self._judge(march, status, goals[-1])
+                stop = self._judge(march, status, goals[-1])
         except KeyboardInterrupt:
-            ending = "interrupted"
+            stop = Stop(Ending.INTERRUPTED)
         us, ys = goals[:found], jax.tree.map(lambda y: y[:found], ys)
-        if ending != "done" and march is not None and status.u > (us[-1] if found else 0.0):
+        assert stop is not None
+        if (
+            stop.ending is not Ending.DONE
+            and march is not None
+            and status.u > (us[-1] if found else 0.0)
+        ):
             us = np.append(us, status.u)
             ys = jax.tree.map(lambda a, b: np.concatenate([a, np.asarray(b)[None]]), ys, march.y)
-        return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
+        return Outcome(stop.ending, us, ys, status.accepted, status.rejected, stop.reason)
 
     def to_event(self, grid: Callable[[float], np.ndarray]) -> Outcome:
         """States on `grid(end)` where `end` is the u at which the event happens."""
-        march, status, ending, reason = None, Status.begin(), "", ""
+        march, status, stop = None, Status.begin(), None
         records, complete = [], True
         try:
-            while not ending:
+            while stop is None:
                 after = self._chunk(march, np.inf)
                 if complete:
                     records.append(after[1])
                     complete = sum(x.size for x in jax.tree.leaves(records)) <= _RECORD_LIMIT
                 # Last, so that an interruption never leaves a gap in the records.
                 march, status = after[0], Status.read(after[2])
-                ending, reason = self._judge(march, status, np.inf)
+                stop = self._judge(march, status, np.inf)
         except KeyboardInterrupt:
-            ending = "interrupted"
-        if march is None or (ending != "event" and status.u == 0):  # not a step was taken
+            stop = Stop(Ending.INTERRUPTED)
+        assert stop is not None
+        ending, reason = stop
+        if march is None or (ending is not Ending.EVENT and status.u == 0):  # not a step was taken
             nothing = jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
             return Outcome(ending, np.zeros(0), nothing, 0, status.rejected, reason)
         try:
@@ -127,24 +133,26 @@ class Integration:
                 march, status, ending, records, complete, grid
             )
         except KeyboardInterrupt:
-            ending, goals = "interrupted", np.array([status.u])
+            ending, goals = Ending.INTERRUPTED, np.array([status.u])
             ys = jax.tree.map(lambda y: np.asarray(y)[None], march.y)
         return Outcome(ending, goals, ys, status.accepted, status.rejected, reason)
 
     def _states_up_to_event(self, march, status, ending, records, complete, grid):
         end, y_end = status.u, march.y
-        if ending == "event":
+        if ending is Ending.EVENT:
             end, y_end = _locate(self.flow, self.method, march, self.args)
         goals = grid(float(end))
-        if ending == "interrupted" and self._pace is not None:
+        if ending is Ending.INTERRUPTED and self._pace is not None:
             goals, ys = _recorded(records, goals)
         elif complete:
             ys = self._from_records(records, goals)
         else:  # too many to keep: go the known way once more
             disarmed = self.flow.disarmed(self.args)
-            again = dataclasses.replace(self, args=disarmed, give_up=lambda *_: "").to_goals(goals)
+            again = dataclasses.replace(self, args=disarmed, give_up=lambda *_: None).to_goals(
+                goals
+            )
             goals, ys = again.us, again.ys
-            ending = ending if again.ending == "done" else again.ending
+            ending = ending if again.ending is Ending.DONE else again.ending
         if len(goals) and goals[-1] == end:
             # The located state itself ends the run: there the target is met to the last digit.
             for rows, row in zip(jax.tree.leaves(ys), jax.tree.leaves(y_end), strict=True):
@@ -202,17 +210,16 @@ class Integration:
             if start:
                 self.report(float(goals[start]))
 
-    def _judge(self, march: March, status: "Status", end: float) -> tuple[str, str]:
+    def _judge(self, march: March, status: "Status", end: float) -> Stop | None:
         self.report(status.u)
         if status.reached:
-            return "event", ""
+            return Stop(Ending.EVENT)
         if status.u >= end:
-            return "done", ""
+            return Stop(Ending.DONE)
         if status.stuck:
-            return "stuck", "the step size fell below the resolution of log time"
+            return Stop(Ending.STUCK, "the step size fell below the resolution of log time")
         steps = status.accepted + status.rejected
-        reason = self.give_up(status.u, jax.tree.map(np.asarray, march.y), steps)
-        return ("gave up" if reason else ""), reason
+        return self.give_up(status.u, jax.tree.map(np.asarray, march.y), steps)
 
 
 class Status(NamedTuple):

@@ -23,7 +23,7 @@ from jax import lax
 from hadaflow.base.precision import double_precision
 from hadaflow.flow.integrate import FIRST_STEP
 from hadaflow.flow.stages import Basis
-from hadaflow.runs.targets import Norm, PathLength, Time
+from hadaflow.runs.targets import Target, Time
 
 _LANES = 128
 _STEPS = 64  # between two looks at which lanes have ended
@@ -53,13 +53,13 @@ class LaneFlow:
     """The reduced flow of several runs, balanced, depth 2, hard labels, temperature one."""
 
     basis: Basis
-    target: type
+    target: type[Target]
 
     def _psi(self, v):
         # So small a matrix times many columns is faster than any transform of them.
         return jnp.asarray(np.pad(self.basis.dense_psi, ((1, 0), (1, 0)))) @ v
 
-    def _weights(self, shape):
+    def weights(self, shape):
         weights = self.basis.weights
         return None if weights is None else jnp.broadcast_to(jnp.asarray(weights)[:, None], shape)
 
@@ -72,7 +72,7 @@ class LaneFlow:
         margins = _with_top(self._psi(a), jnp.inf)
         smallest = jnp.min(margins, axis=0)
         e = jnp.exp(smallest[None] - margins)
-        weights = self._weights(e.shape)
+        weights = self.weights(e.shape)
         total = jnp.sum(e if weights is None else e * weights, axis=0)
         slowness = jax.nn.softplus(smallest - jnp.log(total))
         force = self._psi(e) / total[None] * jnp.exp(u - slowness)[None]
@@ -88,18 +88,7 @@ class LaneFlow:
 
     def watch(self, u, y, log_a0, value):
         """Positive until the target is reached."""
-        if self.target is Time:
-            return value - u
-        if self.target is PathLength:
-            return 1.0 - y[0] / value
-        a = self.singular_values(log_a0, y)
-        weights = self._weights(a.shape)
-        total = jnp.sum(a if weights is None else a * weights, axis=0)
-        if self.target is Norm:
-            return jnp.log(value / total)
-        mean = total / (self.basis.classes - 1)
-        far = jnp.abs(a / mean[None] - 1.0)
-        return jnp.log(jnp.max(_with_top(far, 0.0), axis=0) / value)
+        return self.target.left(LaneReading(self, u, y, log_a0), value)
 
     def step(self, u, target, y, slope, log_a0):
         """One Tsit5 step: (state, its slope, error estimate)."""
@@ -108,6 +97,39 @@ class LaneFlow:
             new = y + h[None] * _combination(row, slopes)
             slopes.append(self.velocity(u + float(c) * h, new, log_a0))
         return new, slopes[-1], h[None] * _combination(tableau.b_error, slopes)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaneReading:
+    """Of all lanes, side by side."""
+
+    flow: LaneFlow
+    u: Any
+    y: Any
+    log_a0: Any
+
+    def _values_and_total(self):
+        a = self.flow.singular_values(self.log_a0, self.y)
+        weights = self.flow.weights(a.shape)
+        return a, jnp.sum(a if weights is None else a * weights, axis=0)
+
+    @property
+    def deviation(self) -> Any:
+        a, total = self._values_and_total()
+        mean = total / (self.flow.basis.classes - 1)
+        return jnp.max(_with_top(jnp.abs(a / mean[None] - 1.0), 0.0), axis=0)
+
+    @property
+    def log_norm(self) -> Any:
+        return jnp.log(self._values_and_total()[1])
+
+    @property
+    def log_path(self) -> Any:
+        return jnp.log(self.y[0])
+
+    @property
+    def fastest(self) -> Any:
+        raise NotImplementedError("this flow never settles")
 
 
 def _combination(weights, slopes):

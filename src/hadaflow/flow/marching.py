@@ -11,15 +11,13 @@ from hadaflow.base.progress import Progress
 from hadaflow.flow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
 from hadaflow.flow.integrate import Integration
 from hadaflow.runs.methods import STIFF_METHOD
-from hadaflow.runs.outcomes import Outcome
+from hadaflow.runs.outcomes import Ending, Outcome, Stop
 from hadaflow.runs.requests import Request
 from hadaflow.runs.targets import Collapse, Steady
-from hadaflow.saddles.low_rank import NEVER
 
 _STEP_LIMIT = 2e7  # steps: minutes
 _STIFF_STEPS = 20_000  # of the implicit method; hundreds are usual
 _STIFF_EXPLICIT_STEPS = 10**6  # of an explicit one where the implicit one is at home
-_AT_REST = "at rest"
 _REST_TOLERANCE = 1e-10  # largest relative speed per unit of time
 # What the promised error is divided by for one step, as measured on thousands of random models.
 _SAFETY, _SAFETY_OF_COLLAPSE, _SAFETY_OF_SUMS, _SAFETY_OF_LONG_STEPS = 6.0, 15.0, 25.0, 100.0
@@ -34,10 +32,11 @@ NORM_LIMIT = 1e6
 PATIENCE = 5e4
 
 
-def stall(norm: float, deviation: float) -> str:
-    return (
+def stall(norm: float, deviation: float) -> Stop:
+    return Stop(
+        Ending.GIVEN_UP,
         f"‖a‖₁ has reached {norm:.3g} (scaled) and max|(K−1)â − 1| is still {deviation:.3g}; "
-        "an explicit method needs of the order of ‖a‖₁ steps"
+        "an explicit method needs of the order of ‖a‖₁ steps",
     )
 
 
@@ -47,7 +46,7 @@ def integrate(
     y0: Any,
     args: tuple[Any, ...],
     tolerance: float,
-    give_up: Callable[[float, Any, int], str],
+    give_up: Callable[[float, Any, int], Stop | None],
     values: Callable[[Any], np.ndarray],
 ) -> Outcome:
     """March to the request's end; `values(y)` are the K − 1 singular values of a state.
@@ -57,7 +56,7 @@ def integrate(
     """
     goals = request.goals
     if goals is not None and len(goals) == 0:  # only time 0 was asked for
-        return Outcome("done", goals, jax.tree.map(lambda x: np.zeros((0, *x.shape)), y0))
+        return Outcome(Ending.DONE, goals, jax.tree.map(lambda x: np.zeros((0, *x.shape)), y0))
     with Progress(request.progress, "solve") as progress:
 
         def report(u: float) -> None:
@@ -66,21 +65,21 @@ def integrate(
         def rests(y: Any) -> bool:
             if not request.model.settles or isinstance(request.event, Steady):
                 return False
-            still = dataclasses.replace(flow, target=Steady)
-            return float(still.watch(y, (*args[:-1], np.float64(_REST_TOLERANCE)))) <= 0
+            return float(Steady.left(flow.read(y, args), _REST_TOLERANCE)) <= 0
 
-        def stop(u: float, y: Any, steps: int) -> str:
-            return _AT_REST if rests(y) else give_up(u, y, steps)
+        def stop(u: float, y: Any, steps: int) -> Stop | None:
+            return Stop(Ending.REST) if rests(y) else give_up(u, y, steps)
 
         integration = Integration(flow, request.method, y0, args, tolerance, report, stop)
         if goals is None:
             outcome = integration.to_event(request.grid)
         else:
             outcome = integration.to_goals(goals)
-        if outcome.ending not in ("gave up", "stuck") or not len(outcome.us):
+        if not len(outcome.us):
             return outcome
         final = jax.tree.map(lambda y: y[-1], outcome.ys)
-        if outcome.reason != _AT_REST and not rests(final):
+        stopped = outcome.ending in (Ending.GIVEN_UP, Ending.NEVER, Ending.STUCK)
+        if outcome.ending is not Ending.REST and not (stopped and rests(final)):
             return outcome
         return _at_rest(request, outcome, values(final))
 
@@ -92,14 +91,17 @@ def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:
         shares = ", ".join(f"{v:.3g}" for v in (a / a.sum())[:8]) if a.sum() > 1e-12 else "zero"
         more = ", …" if len(a) > 8 else ""
         if isinstance(request.event, Collapse):
-            reason = f"{NEVER} the flow has come to rest at the direction ({shares}{more})."
-            return dataclasses.replace(outcome, ending="gave up", reason=reason)
+            reason = (
+                "The direction never becomes uniform: the flow has come to rest at the direction "
+                f"({shares}{more})."
+            )
+            return dataclasses.replace(outcome, ending=Ending.NEVER, reason=reason)
         reason = f"the flow settles at a finite point, with ‖a‖₁ = {a.sum():.6g} (scaled)"
-        return dataclasses.replace(outcome, ending="gave up", reason=reason)
+        return dataclasses.replace(outcome, ending=Ending.GIVEN_UP, reason=reason)
     row = np.minimum(np.searchsorted(outcome.us, goals), len(outcome.us) - 1)
     ys = jax.tree.map(lambda y: y[row], outcome.ys)
     return dataclasses.replace(
-        outcome, ending="done", us=goals, ys=ys, reason=f"at rest since {since}"
+        outcome, ending=Ending.DONE, us=goals, ys=ys, reason=f"at rest since {since}"
     )
 
 
@@ -121,12 +123,26 @@ def local_tolerance(request: Request) -> float:
     return min(request.rtol / safety, _LOOSEST)
 
 
-def too_far(request: Request, u: float, steps: int, reached: dict[type, float]) -> str:
+def too_far(request: Request, u: float, steps: int, norm: float, path: float) -> Stop | None:
     """Give up a target that, at the pace so far, is tens of millions of steps away.
 
     Or that is still not reached after so many: every march has an end.
     """
-    event = type(request.event)
+    reason = _too_many_steps(request, steps)
+    if reason:
+        return Stop(Ending.GIVEN_UP, reason)
+    share = None
+    if request.goals is not None:
+        share = u / request.goals[-1]
+    elif request.event is not None:
+        share = request.event.share(norm, path, request.target_value)
+    if share is None or steps < 10**4 or steps < _STEP_LIMIT * share:
+        return None
+    reason = f"the way there would take about {steps / share:.1e} steps of {request.method}"
+    return Stop(Ending.GIVEN_UP, reason)
+
+
+def _too_many_steps(request: Request, steps: int) -> str:
     if request.method == STIFF_METHOD and steps > _STIFF_STEPS:
         return (
             "rounding, which log time magnifies, leaves the implicit method no steps of ordinary size "
@@ -141,12 +157,4 @@ def too_far(request: Request, u: float, steps: int, reached: dict[type, float]) 
             if most == _STIFF_EXPLICIT_STEPS
             else ""
         )
-    if request.goals is not None:
-        share = u / request.goals[-1]
-    elif event in reached:
-        share = reached[event] / request.target_value
-    else:
-        return ""
-    if steps < 10**4 or steps < _STEP_LIMIT * share:
-        return ""
-    return f"the way there would take about {steps / share:.1e} steps of {request.method}"
+    return ""

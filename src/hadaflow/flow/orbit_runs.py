@@ -25,11 +25,11 @@ from hadaflow.flow.stages import Weights
 from hadaflow.model.states import RAW, Spectrum
 from hadaflow.model.ufm import CROSS_ENTROPY, UFM, check_model
 from hadaflow.results.trajectory import Trajectory
-from hadaflow.runs.methods import ASKED, AUTO_METHOD, DUAL
-from hadaflow.runs.outcomes import Outcome
-from hadaflow.runs.recording import ending
+from hadaflow.runs.methods import AUTO_METHOD, DUAL, Choice
+from hadaflow.runs.outcomes import Ending, Outcome, Stop
+from hadaflow.runs.recording import status_of
 from hadaflow.runs.requests import LN10, Request, u_from_log10
-from hadaflow.runs.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
+from hadaflow.runs.targets import Collapse, Norm, PathLength, PredictedCollapse, Target, Time
 
 # An explicit method takes of the order of ‖a‖₁ steps; dual ones are fewer from about here on.
 LONG_WAY = math.log(2e4)
@@ -65,44 +65,41 @@ def choose(request: Request, start: Spectrum) -> Request:
             f"{shown(request.method)}."
         )
     if request.method == DUAL:
-        return _by_dual_steps(request, request.reason)
+        return _by_dual_steps(request, request.choice)
     if not known:
         return request
     if foretell:
-        return _by_dual_steps(request, "matrix-free: to foretell collapse")
-    if request.reason == ASKED:
+        return _by_dual_steps(request, Choice(DUAL, "matrix-free: to foretell collapse"))
+    if request.choice.forced:
         return request
     if isinstance(request.event, Collapse) and request.model.classes > EXPLICIT_CLASSES:
-        return _by_dual_steps(request, "matrix-free: many classes, to collapse")
+        return _by_dual_steps(request, Choice(DUAL, "matrix-free: many classes, to collapse"))
     far = float(log_norm_ahead(request, start.a))
     if far <= LONG_WAY:
         reason = f"explicit: the way to ‖a‖₁ ≈ e^{far:.3g} is short"
-        return dataclasses.replace(request, reason=reason)
-    return _by_dual_steps(
-        request,
-        f"matrix-free: explicit steps grow in number like ‖a‖₁, which is to reach about e^{far:.3g}",
-    )
+        return dataclasses.replace(request, choice=Choice(AUTO_METHOD, reason))
+    reason = f"explicit steps grow in number like ‖a‖₁, which is to reach about e^{far:.3g}"
+    return _by_dual_steps(request, Choice(DUAL, f"matrix-free: {reason}"))
 
 
-def _by_dual_steps(request: Request, reason: str) -> Request:
+def _by_dual_steps(request: Request, choice: Choice) -> Request:
     if request.rtol < FINEST:
         raise InputError(
             f'Argument `rtol` must be at least {FINEST:g} for this run, which needs method "dual", '
             f"but is {request.rtol:g}."
         )
-    return dataclasses.replace(request, method=DUAL, reason=reason)
+    return dataclasses.replace(request, choice=choice)
 
 
 def reconsider(request: Request, start: Spectrum, run: Trajectory) -> Request | None:
     """The same by dual steps, if explicit ones were our choice and the way was longer than foreseen."""
-    if run.status != "failed" or request.method != AUTO_METHOD or request.reason == ASKED:
+    if run.status != "failed" or request.method != AUTO_METHOD or request.choice.forced:
         return None
     if not supports(request.model, start) or request.rtol < FINEST:
         return None
     far = run.log_norm[-1] - math.log(request.value_scale)
-    return _by_dual_steps(
-        request, f"matrix-free: explicit steps had become too many at ‖a‖₁ = e^{far:.3g}"
-    )
+    reason = f"matrix-free: explicit steps had become too many at ‖a‖₁ = e^{far:.3g}"
+    return _by_dual_steps(request, Choice(DUAL, reason))
 
 
 def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
@@ -176,7 +173,7 @@ def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
             model.basis, start.a / model.temperature, target, tolerance, value
         )
 
-        def give_up(now: Reading, steps: int) -> str:
+        def give_up(now: Reading, steps: int) -> Stop | None:
             where = f"log‖a‖₁ = {now.log_norm + log_tau:.6g}, max|(K−1)â − 1| = {now.deviation:.3g}"
             progress.report(f"{where}, {steps} steps", None)
             return _lost_digits(flow, now)
@@ -203,15 +200,15 @@ def local_tolerance(request: Request) -> float:
     return min(request.rtol / safety, _LOOSEST)
 
 
-def _aim(request: Request, log_tau: float) -> tuple[type | None, float]:
+def _aim(request: Request, log_tau: float) -> tuple[type[Target], float]:
     """The kind of target and its number, as `DualFlow` counts it: a divided by the temperature."""
     event = request.event
     if isinstance(event, Collapse):
         return Collapse, event.tolerance
     if isinstance(event, PredictedCollapse):
-        return Norm, math.log(ANCHOR * math.sqrt(request.model.classes))
+        return Norm, ANCHOR * math.sqrt(request.model.classes)
     if isinstance(event, Norm | PathLength):
-        return type(event), math.log(request.target_value) - log_tau
+        return type(event), request.target_value / request.model.temperature
     goals = _requested(request, log_tau)
     return Time, goals[0] if goals else 1.0
 
@@ -225,14 +222,15 @@ def _requested(request: Request, log_tau: float) -> list[float]:
     return u_from_log10(asked + request.time_shift - log_tau / LN10).tolist()
 
 
-def _lost_digits(flow: DualFlow, now: Reading) -> str:
+def _lost_digits(flow: DualFlow, now: Reading) -> Stop | None:
     """The honest stop of a basis whose transform cancels, once the smallest margin is rounding."""
     if flow.basis.exact_psi or now.log_margin - now.log_norm > math.log(_LOST_MARGIN):
-        return ""
-    return (
+        return None
+    reason = (
         "the smallest margin has become less than the rounding of the Fourier transform of "
         f"{flow.basis.classes} classes, {_LOST_MARGIN:.1g} of ‖a‖₁"
     )
+    return Stop(Ending.GIVEN_UP, reason)
 
 
 def _foretell(
@@ -244,14 +242,14 @@ def _foretell(
     """
     tolerance, flow, args = request.target_value, march.flow, march.args
     outcome = Outcome(
-        "event", np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), march.y0)
+        Ending.EVENT, np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), march.y0)
     )
     y = march.y0
-    if float(_read_one(flow, y, args).log_norm) < float(args.target):
+    if float(_read_one(flow, y, args).log_norm) < math.log(args.target):
         near = dataclasses.replace(march, slack=math.inf)  # wherever the step ends will do
         outcome = near.through([float(args.target)], max(request.points - _JUMP_PARTS - 2, 0))
         march.transforms = near.transforms
-        if outcome.ending != "event":
+        if outcome.ending is not Ending.EVENT:
             return outcome, request, {}
         y = jax.tree.map(lambda x: x[-1], outcome.ys)
     now = _read_one(flow, y, args)
@@ -343,7 +341,7 @@ def _result(
         # Where log t overflows, it is the smallest margin.
         log_log_time = np.where(np.isfinite(log_time), logs, found.log_margin)
     log10_time = np.concatenate([[-np.inf], log_time / LN10])
-    if request.log10_times is not None and outcome.ending == "event":
+    if request.log10_times is not None and outcome.ending is Ending.EVENT:
         log10_time[1:] = request.log10_times
     log10_log10_time = np.concatenate([[np.nan], (log_log_time - math.log(LN10)) / LN10])
     where = "the start"
@@ -351,15 +349,16 @@ def _result(
         where = f"log10 t = {log10_time[-1]:.8g}"
         if not np.isfinite(log10_time[-1]):
             where = f"log‖a‖₁ = {log_norm[-1]:.8g}, log10 log10 t = {log10_log10_time[-1]:.8g}"
-    timed = request.event is None and outcome.ending == "event"
-    status, message = ending(request, "done" if timed else outcome.ending, where, outcome.reason)
+    timed = request.event is None and outcome.ending is Ending.EVENT
+    ending = Ending.DONE if timed else outcome.ending
+    status, message = status_of(request, ending, where, outcome.reason)
     if "jump" in extra and status == "collapsed":
         message += f" Integrated, not foretold: {extra['jump']}."
     with np.errstate(over="ignore"):
         path = np.concatenate([[0.0], np.exp(log_path)])
     diagnostics = {
         "method": DUAL,
-        "reason": request.reason,
+        "reason": request.choice.reason,
         "accepted_steps": outcome.accepted,
         "rejected_steps": outcome.rejected,
         "local_tolerance": float(march.args.tolerance),

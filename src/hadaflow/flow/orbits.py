@@ -25,8 +25,8 @@ from hadaflow.flow.dual import (
 from hadaflow.flow.integrate import Status, chunk_of_steps, probe
 from hadaflow.flow.stages import Basis, Operator
 from hadaflow.runs.methods import DUAL
-from hadaflow.runs.outcomes import Outcome
-from hadaflow.runs.targets import Collapse, Norm, PathLength, Time
+from hadaflow.runs.outcomes import Ending, Outcome, Stop
+from hadaflow.runs.targets import Collapse, PathLength, Target, Time
 
 # Entries further apart than this lose digits in a plain transform: sums without cancellation, then.
 _WIDE = 1e8
@@ -49,7 +49,7 @@ class DualFlow:
     basis: Basis
     rank: int
     wide: bool
-    target: type | None
+    target: type[Target] | None
 
     @property
     def operator(self) -> Operator:
@@ -87,25 +87,17 @@ class DualFlow:
 
     def watch(self, y: OrbitState, args: OrbitArguments):
         """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
-        now, value = read(self.operator, y, args.log_a0), args.target
-        if self.target is Collapse:  # at hard margins the deviation falls along straight lines
-            left = now.deviation / value - 1
-        elif self.target is Norm:  # by its logarithm, as the others
-            left = value - now.log_norm
-        elif self.target is PathLength:
-            left = 1.0 - jnp.exp(now.log_path - value)
-        elif self.target is Time:  # by log(1 + t)
-            left = 1.0 - jax.nn.softplus(now.log_time) / value
-        else:
-            left = jnp.ones(())
+        if self.target is None:
+            return jnp.ones(())
+        left = self.target.left(read(self.operator, y, args.log_a0), args.target)
         return jnp.maximum(left, -1.0)
 
     def disarmed(self, args: OrbitArguments) -> OrbitArguments:
-        return args._replace(target=jnp.inf)
+        return args if self.target is None else args._replace(target=self.target.never)
 
 
 def make_flow(
-    basis: Basis, a: np.ndarray, target: type | None, tolerance: float, value: float
+    basis: Basis, a: np.ndarray, target: type[Target] | None, tolerance: float, value: float
 ) -> tuple[DualFlow, OrbitState, OrbitArguments]:
     """The flow from scaled singular values (for temperature one), its first state and arguments.
 
@@ -169,15 +161,14 @@ def read_all(flow: DualFlow, ys: OrbitState, args: OrbitArguments) -> Reading:
 class OrbitMarch:
     """One integration of the orbit. Must be used in float64.
 
-    `give_up(reading, steps)` is called after every few steps with where the orbit is, and may end it by
-    returning a reason.
+    `give_up(reading, steps)` is called after every few steps with where the orbit is, and may end it.
     """
 
     flow: DualFlow
     y0: OrbitState
     args: OrbitArguments
     slack: float  # σ is located to this
-    give_up: Callable[[Reading, int], str]
+    give_up: Callable[[Reading, int], Stop | None]
     transforms: int = 0
 
     @functools.cached_property
@@ -191,12 +182,12 @@ class OrbitMarch:
         """
         kept = _Kept(keep)
         y0, start = jax.device_put(self.y0), self.args._replace(log_a0=self._log_a0)
-        march, status, ending, reason = None, Status.begin(), "", ""
+        march, status, stop = None, Status.begin(), Stop(Ending.EVENT)
         try:
             for value in values:
                 args = start._replace(target=np.float64(value))
-                ending, place = "", None
-                while place is None and ending in ("", "event"):
+                stop, place = None, None
+                while place is None and (stop is None or stop.ending is Ending.EVENT):
                     if march is not None:
                         march = march._replace(reached=np.asarray(False))
                     after = chunk_of_steps(
@@ -211,22 +202,21 @@ class OrbitMarch:
                     )
                     kept.add(*after[1])
                     march, status = after[0], Status.read(after[2])
-                    ending, reason = self._judge(march, status)
-                    if ending == "event":
+                    stop = self._judge(march, status)
+                    if stop is not None and stop.ending is Ending.EVENT:
                         march, place = self._locate(march, args)
                 if place is None:
                     break
                 kept.mark(*jax.tree.map(np.asarray, place))
         except KeyboardInterrupt:
-            ending = "interrupted"
-        if not values:
-            ending = "event"
+            stop = Stop(Ending.INTERRUPTED)
+        assert stop is not None
         if march is not None:
             self.transforms += int(march.solver_state.transforms)
-            if ending != "event":
+            if stop.ending is not Ending.EVENT:
                 kept.mark(status.u, jax.tree.map(np.asarray, march.y))
         us, ys = kept.states(self.y0)
-        return Outcome(ending, us, ys, status.accepted, status.rejected, reason)
+        return Outcome(stop.ending, us, ys, status.accepted, status.rejected, stop.reason)
 
     def _locate(self, march, args: OrbitArguments):
         """The place of the event, or None and a march that is to come nearer to it first.
@@ -267,24 +257,24 @@ class OrbitMarch:
             time = math.expm1(min(float(args.target), 1.0))
             log_sigma = math.log(time) - max(float(now.soft_minimum), 0.0) if time < 0.1 else 0.0
         else:
-            log_sigma = float(args.target - now.log_norm)
+            log_sigma = math.log(args.target) - float(now.log_norm)
         if log_sigma < -600:  # less than anything moves by
             return self.slack
         return self.slack * math.exp(min(log_sigma, 0.0))
 
-    def _judge(self, march, status: Status) -> tuple[str, str]:
+    def _judge(self, march, status: Status) -> Stop | None:
         if status.reached:
-            return "event", ""
+            return Stop(Ending.EVENT)
         steps = status.accepted + status.rejected
         reading = _read_numbers(self.flow, march.y, self._log_a0)
-        reason = self.give_up(jax.tree.map(np.asarray, reading), steps)
-        if reason:
-            return "gave up", reason
+        given_up = self.give_up(jax.tree.map(np.asarray, reading), steps)
+        if given_up is not None:
+            return given_up
         if status.stuck:
-            return "stuck", "the step size fell below the resolution of the orbit"
+            return Stop(Ending.STUCK, "the step size fell below the resolution of the orbit")
         if steps > _STEP_LIMIT:
-            return "gave up", f"more than {_STEP_LIMIT} steps were taken"
-        return "", ""
+            return Stop(Ending.GIVEN_UP, f"more than {_STEP_LIMIT} steps were taken")
+        return None
 
 
 class _Kept:

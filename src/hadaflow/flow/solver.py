@@ -1,6 +1,7 @@
 """`solve(model, start, until)`: a trajectory of the gradient flow, to any time."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy.optimize
 
 from hadaflow.base.errors import InputError
 from hadaflow.base.interruption import held_back
@@ -30,9 +32,9 @@ from hadaflow.model.starts import compress, distance_from_hadamard, log_singular
 from hadaflow.model.states import Parameters, Spectrum
 from hadaflow.model.ufm import MSE, UFM
 from hadaflow.results.trajectory import Trajectory
-from hadaflow.runs.methods import ASKED, DUAL
-from hadaflow.runs.outcomes import Outcome
-from hadaflow.runs.recording import deviation, ending, last, reduced_result, result
+from hadaflow.runs.methods import DUAL
+from hadaflow.runs.outcomes import Ending, Outcome, Stop
+from hadaflow.runs.recording import deviation, reduced_result, result, status_of
 from hadaflow.runs.requests import Request, make_request
 from hadaflow.runs.targets import Collapse, Norm, PathLength, PredictedCollapse, Target
 from hadaflow.saddles.low_rank import low_rank_limit
@@ -160,9 +162,9 @@ def _decided_at_start(request: Request, start: Spectrum) -> tuple[str, str] | No
         if limit := _settles_elsewhere(model, until.tolerance):
             return "never-collapses", limit
         if a.any() and deviation(model.nontrivial(start.a)) <= until.tolerance:
-            return ending(request, "event", 0.0)
+            return status_of(request, Ending.EVENT, 0.0)
     if isinstance(until, Norm) and model.nontrivial(start.a).sum() >= request.target_value:
-        return ending(request, "event", 0.0)
+        return status_of(request, Ending.EVENT, 0.0)
     if isinstance(until, Norm | PathLength) and dead.all():
         return "failed", "All singular values start at zero: nothing moves."
     return None
@@ -198,20 +200,20 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
     flow = ReducedFlow(model, not np.any(start.C), type(event) if event else None)
     args = flow.arguments(model, start.a, start.C, request.target_value)
     tolerance = local_tolerance(request)
-    patient = request.reason == ASKED or not supports(model, start)
+    patient = request.choice.forced or not supports(model, start)
     norm_limit = NORM_LIMIT if patient else PATIENCE
 
     with double_precision():
 
-        def give_up(u: float, y: np.ndarray, steps: int) -> str:
+        def give_up(u: float, y: np.ndarray, steps: int) -> Stop | None:
             free = flow.displaced(y, args)[1:]
             a = model.nontrivial(free)
             if isinstance(event, Collapse):
                 if limit := low_rank_limit(model, free, start.C):
-                    return limit
+                    return Stop(Ending.NEVER, limit)
                 if a.sum() > norm_limit:
                     return stall(a.sum(), deviation(a))
-            return too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
+            return too_far(request, u, steps, a.sum(), float(y[0]))
 
         y0 = np.zeros(model.basis.modes + 1)
 
@@ -221,7 +223,7 @@ def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
         outcome = integrate(request, flow, y0, args, tolerance, give_up, values)
         with held_back():
             a = flow.displaced(outcome.ys, args)[:, 1:]
-            status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
+            status, message = status_of(request, outcome.ending, outcome.last, outcome.reason)
             return reduced_result(
                 request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance
             )
@@ -260,22 +262,22 @@ def _integrate_many(
     model, event, tolerance = request.model, request.event, local_tolerance(request)
     with double_precision():
 
-        def give_up(u: float, y: np.ndarray, steps: int) -> str:
+        def give_up(u: float, y: np.ndarray, steps: int) -> Stop | None:
             free, C, angles = values(y)
             a = model.nontrivial(free)
             if isinstance(event, Collapse):
                 if model.imbalance is None and (limit := low_rank_limit(model, free, C, angles)):
-                    return limit
+                    return Stop(Ending.NEVER, limit)
                 if a.sum() > NORM_LIMIT:
                     return stall(a.sum(), deviation(a))
-            return too_far(request, u, steps, {Norm: a.sum(), PathLength: float(y[0])})
+            return too_far(request, u, steps, a.sum(), float(y[0]))
 
         outcome = integrate(
             request, flow, y0, args, tolerance, give_up, lambda y: model.nontrivial(values(y)[0])
         )
         with held_back():
             a, C, turned = values(outcome.ys)
-            status, message = ending(request, outcome.ending, last(outcome), outcome.reason)
+            status, message = status_of(request, outcome.ending, outcome.last, outcome.reason)
             return reduced_result(
                 request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome,
                 tolerance, C if model.penalized else None, turned,
@@ -295,7 +297,7 @@ def _solve_mse(request: Request, start: Spectrum) -> Trajectory:
                 "failed", f"The flow settles at a finite point before {event}.",
             )  # fmt: skip
         goals = request.grid(end)
-        status, message = ending(request, "event", goals[-1])
+        status, message = status_of(request, Ending.EVENT, goals[-1])
     with np.errstate(over="ignore"):
         t = np.expm1(goals)
     a = mse_singular_values(model, start.a, start.C, t)
@@ -305,37 +307,60 @@ def _solve_mse(request: Request, start: Spectrum) -> Trajectory:
 
 def _first_crossing(request: Request, start: Spectrum) -> float | None:
     """The u at which the event of an MSE run happens first, or None if it never does."""
-    model, event, value = request.model, request.event, request.target_value
+    event, value = request.event, request.target_value
+    assert event is not None
 
-    def watch(us: np.ndarray) -> np.ndarray:
-        a = mse_singular_values(model, start.a, start.C, np.expm1(us))
-        shown = model.nontrivial(a)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if isinstance(event, Collapse):
-                return deviation(shown) / value - 1
-            if isinstance(event, Norm):
-                return 1 - shown.sum(axis=1) / value
-            if isinstance(event, PathLength):
-                return 1 - mse_path_length(model, start.a, start.C, us) / value
-            velocity = model.velocity(a, np.broadcast_to(start.C, a.shape))
-            relative = np.where(a > 0, np.abs(velocity) / a, np.where(velocity == 0, 0.0, np.inf))
-            return relative.max(axis=1) / value - 1
+    def left(us: Any) -> np.ndarray:
+        with double_precision(), np.errstate(divide="ignore", invalid="ignore"):
+            reading = _ClosedFormReading(request.model, start, np.atleast_1d(us))
+            return np.asarray(event.left(reading, value))
 
     # Settled to the last bit after this time, whatever the start.
     positive = start.a[start.a > 0]
     escape = -math.log(min(positive.min() if positive.size else 1.0, 1.0))
     us = np.linspace(0.0, math.log1p(80.0 + 2 * escape), 4001)
-    values = watch(us)
-    below = np.flatnonzero(values <= 0)
+    below = np.flatnonzero(left(us) <= 0)
     if not len(below):
         return None
     if below[0] == 0:
         return float(us[1])
     low, high = us[below[0] - 1], us[below[0]]
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if watch(np.array([middle]))[0] <= 0 else (middle, high)
-    return float(high)
+    root: Any = scipy.optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-15, rtol=1e-15)
+    # On the far side, where the target has been reached.
+    nearest = [root, root + 1e-15 * max(root, 1.0), root + 1e-13 * max(root, 1.0), high]
+    return float(next(u for u in nearest if left(u)[0] <= 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class _ClosedFormReading:
+    """Of the MSE solution at many times, as NumPy arrays."""
+
+    model: UFM
+    start: Spectrum
+    u: np.ndarray
+
+    @functools.cached_property
+    def _a(self) -> np.ndarray:
+        return mse_singular_values(self.model, self.start.a, self.start.C, np.expm1(self.u))
+
+    @property
+    def deviation(self) -> Any:
+        return deviation(self.model.nontrivial(self._a))
+
+    @property
+    def log_norm(self) -> Any:
+        return np.log(self.model.nontrivial(self._a).sum(axis=1))
+
+    @property
+    def log_path(self) -> Any:
+        return np.log(mse_path_length(self.model, self.start.a, self.start.C, self.u))
+
+    @property
+    def fastest(self) -> Any:
+        a = self._a
+        velocity = self.model.velocity(a, np.broadcast_to(self.start.C, a.shape))
+        relative = np.where(a > 0, np.abs(velocity) / a, np.where(velocity == 0, 0.0, np.inf))
+        return relative.max(axis=1)
 
 
 # --- full view -----------------------------------------------------------------------------------
@@ -354,20 +379,20 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
         logs = log_singular_values(small_model, Parameters(y[0]), model.classes - 1)
         return np.exp(logs) / model.singular_value_scale
 
-    def give_up(u: float, y: Any, steps: int) -> str:
+    def give_up(u: float, y: Any, steps: int) -> Stop | None:
         values = singular_values(y)
         norm = values.sum()
         if isinstance(event, Collapse):
             if limit := _full_low_rank_limit(small_model, Parameters(y[0])):
-                return limit
+                return Stop(Ending.NEVER, limit)
             if norm > _FULL_NORM_LIMIT:
                 return stall(norm, deviation(values))
-        return too_far(request, u, steps, {Norm: norm, PathLength: float(y[1])})
+        return too_far(request, u, steps, norm, float(y[1]))
 
     with double_precision():
         early = _full_decided_at_start(request, small, flow, y0, args)
         if early:
-            outcome = Outcome("", np.zeros(0), jax.tree.map(lambda x: x[None][:0], y0))
+            outcome = Outcome(Ending.EVENT, np.zeros(0), jax.tree.map(lambda x: x[None][:0], y0))
         else:
             outcome = integrate(request, flow, y0, args, tolerance, give_up, singular_values)
     factors, path = outcome.ys
@@ -375,7 +400,7 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
     rows = [
         np.concatenate([f[None], s]) for f, s in zip(start.factors, states.factors, strict=True)
     ]
-    status, message = early or ending(request, outcome.ending, last(outcome), outcome.reason)
+    status, message = early or status_of(request, outcome.ending, outcome.last, outcome.reason)
     return result(
         request, "full", dict(zip(model.factor_names, rows, strict=True)), outcome.us,
         np.concatenate([[0.0], path]), status, message, outcome, tolerance,
@@ -412,5 +437,5 @@ def _full_decided_at_start(
         if isinstance(event, Norm | PathLength) and max(ranks) == 0:
             return "failed", "All matrices are zero: nothing moves."
     if float(flow.watch(y0, args)) <= 0:
-        return ending(request, "event", 0.0)
+        return status_of(request, Ending.EVENT, 0.0)
     return None

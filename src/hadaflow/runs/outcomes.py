@@ -1,18 +1,43 @@
 """How an integration ended, and where it was on the way."""
 
 import dataclasses
-from typing import Any
+import enum
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
+class Ending(enum.Enum):
+    """Why an integration went no further."""
+
+    DONE = "all requested times were reached"
+    EVENT = "the target was reached"
+    NEVER = "the target was proven to be out of reach for ever"
+    REST = "the flow has come to rest"
+    GIVEN_UP = "the target is too far away"
+    STUCK = "steps became too small"
+    INTERRUPTED = "somebody asked to stop"
+
+
+class Stop(NamedTuple):
+    """An ending before the end, and its reason in words."""
+
+    ending: Ending
+    reason: str = ""
+
+
 @dataclasses.dataclass
 class Outcome:
-    """How an integration ended: "done", "event", "gave up", "stuck" or "interrupted"."""
+    """How an integration ended, and its states on the way."""
 
-    ending: str
+    ending: Ending
     us: np.ndarray
     ys: Any
     accepted: int = 0
     rejected: int = 0
     reason: str = ""
+
+    @property
+    def last(self) -> float:
+        """Where it ended, in u."""
+        return float(self.us[-1]) if len(self.us) else 0.0

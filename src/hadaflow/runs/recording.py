@@ -7,10 +7,8 @@ import numpy as np
 
 from hadaflow.model.states import Spectrum
 from hadaflow.results.trajectory import Trajectory
-from hadaflow.runs.outcomes import Outcome
+from hadaflow.runs.outcomes import Ending, Outcome
 from hadaflow.runs.requests import Request
-from hadaflow.runs.targets import Collapse, Norm, PathLength, PredictedCollapse, Steady
-from hadaflow.saddles.low_rank import NEVER
 
 
 def deviation(a: np.ndarray) -> Any:
@@ -18,32 +16,21 @@ def deviation(a: np.ndarray) -> Any:
     return np.max(np.abs(a / a.mean(axis=-1, keepdims=True) - 1), axis=-1)
 
 
-def last(outcome: Outcome) -> float:
-    return float(outcome.us[-1]) if len(outcome.us) else 0.0
-
-
-def ending(request: Request, how: str, place: float | str, reason: str = "") -> tuple[str, str]:
+def status_of(
+    request: Request, ending: Ending, place: float | str, reason: str = ""
+) -> tuple[str, str]:
     """Status and message of a run that ended at a `place`: in u, or in words."""
-    where, event = place if isinstance(place, str) else request.where(place), request.event
-    match how, event:
-        case "done", _:
+    where = place if isinstance(place, str) else request.where(place)
+    match ending:
+        case Ending.DONE:
             rest = f"; {reason}" if reason else ""
             return "reached", f"All requested times reached, the last at {where}{rest}."
-        case "interrupted", _:
+        case Ending.EVENT:
+            assert request.event is not None
+            return request.event.reached(where)
+        case Ending.INTERRUPTED:
             return "interrupted", f"Interrupted at {where}; the finished part is here."
-        case "event", Collapse():
-            return "collapsed", f"max|(K−1)â − 1| fell below {event.tolerance:g} at {where}."
-        case "event", PredictedCollapse():
-            return "predicted", (
-                f"Foretold in the hard-margin limit: max|(K−1)â − 1| = {event.tolerance:g} at {where}."
-            )
-        case "event", Steady():
-            return "steady", f"All relative speeds are below {event.tolerance:g} at {where}."
-        case "event", Norm():
-            return "reached", f"‖a‖₁ reached {event.value:g} at {where}."
-        case "event", PathLength():
-            return "reached", f"The path length reached {event.value:g} at {where}."
-        case "gave up", _ if reason.startswith(NEVER):
+        case Ending.NEVER:
             return "never-collapses", f"{reason} Seen at {where}."
         case _:
             return "failed", f"Stopped at {where}: {reason}."
@@ -63,8 +50,8 @@ def result(
     diagnostics: dict[str, Any] = {"method": "closed form", "reason": "nothing to integrate"}
     if outcome is not None:
         diagnostics = {
-            "method": request.method,
-            "reason": request.reason,
+            "method": request.choice.method,
+            "reason": request.choice.reason,
             "accepted_steps": outcome.accepted,
             "rejected_steps": outcome.rejected,
             "local_tolerance": tolerance,

@@ -12,11 +12,9 @@ from hadaflow.base.progress import Report, check_progress
 from hadaflow.model.closed_forms import check_times
 from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import MSE, UFM, check_model
-from hadaflow.runs.methods import ASKED, AUTO_METHOD, DUAL, METHODS, STIFF_METHOD
+from hadaflow.runs.methods import AUTO_METHOD, DUAL, METHODS, STIFF_METHOD, Choice
 from hadaflow.runs.targets import (
     Collapse,
-    Norm,
-    PathLength,
     PredictedCollapse,
     Steady,
     Target,
@@ -54,11 +52,14 @@ class Request:
     units: str
     points: int
     rtol: float
-    method: str
-    reason: str  # why that method
+    choice: Choice
     progress: str | Report | None
     full: bool
     seed: Any
+
+    @property
+    def method(self) -> str:
+        return self.choice.method
 
     @property
     def time_shift(self) -> float:
@@ -99,14 +100,8 @@ class Request:
 
     @property
     def target_value(self) -> float:
-        """The event's number in scaled units."""
-        if isinstance(self.event, Collapse | PredictedCollapse | Steady):
-            return self.event.tolerance
-        if isinstance(self.event, PathLength) and self.full:
-            return self.event.value  # measured in the matrices, which have no scaled units
-        if isinstance(self.event, Norm | PathLength):
-            return self.event.value / self.value_scale
-        return 1.0
+        """The event's number in the units of the flow."""
+        return 1.0 if self.event is None else self.event.scaled_number(self.value_scale, self.full)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -177,7 +172,6 @@ def make_request(
             'Argument `method` cannot be "dual" for matrices: dual steps are those of singular values. '
             'Use "auto", or the reduced view of a Hadamard start (`project`).'
         )
-    chosen, reason = (method, ASKED) if method != "auto" else _automatic(model, full)
     return Request(
         model=model,
         until=until,
@@ -185,8 +179,7 @@ def make_request(
         units=model.result_units(start, units),
         points=_default_points(model, start) if points is None else points,
         rtol=rtol,
-        method=chosen,
-        reason=reason,
+        choice=_automatic(model, full) if method == "auto" else Choice(method, "asked for", True),
         progress=progress,
         full=full,
         seed=getattr(start, "seed", None),
@@ -200,19 +193,19 @@ def _default_points(model: UFM, start: Any) -> int:
     return int(np.clip(_MOST_NUMBERS // model.classes, 8, 200))
 
 
-def _automatic(model: UFM, full: bool) -> tuple[str, str]:
-    """The method and why. `orbit_runs` turns to dual steps where the way is long.
+def _automatic(model: UFM, full: bool) -> Choice:
+    """A first choice. `orbit_runs` turns to dual steps where the way is long.
 
     In log time a flow that settles is stiff: its rate, of order one in t, grows like t in log t.
     """
     if full:
-        return AUTO_METHOD, "explicit: the full view has no other method"
+        return Choice(AUTO_METHOD, "explicit: the full view has no other method")
     if not (model.soft_labels or model.penalized or model.loss == MSE):
-        return AUTO_METHOD, "explicit: the way is short"
+        return Choice(AUTO_METHOD, "explicit: the way is short")
     size = model.modes * (model.depth if model.penalized or model.loss == MSE else 1)
     if size <= _LARGEST_STIFF:
-        return STIFF_METHOD, "implicit, dense: a flow that settles is stiff in log time"
-    return AUTO_METHOD, f"explicit: a dense Jacobian of {size} numbers squared is too large"
+        return Choice(STIFF_METHOD, "implicit, dense: a flow that settles is stiff in log time")
+    return Choice(AUTO_METHOD, f"explicit: a dense Jacobian of {size} numbers squared is too large")
 
 
 def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target | None:

@@ -1,43 +1,83 @@
-"""What a run may be asked to reach."""
+"""What a run may be asked to reach. A target knows when it is reached, from a reading of the state."""
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
+from hadaflow.base.checks import as_number
 from hadaflow.base.errors import InputError, shown
 
 
+class Reading(Protocol):
+    """What a target may ask of a state, in scaled units; flows compute only what is asked for."""
+
+    @property
+    def u(self) -> Any: ...  # log(1 + t)
+
+    @property
+    def deviation(self) -> Any: ...  # max |(K−1)â − 1|
+
+    @property
+    def log_norm(self) -> Any: ...  # log‖a‖₁ over the non-trivial modes
+
+    @property
+    def log_path(self) -> Any: ...  # log of the path length
+
+    @property
+    def fastest(self) -> Any: ...  # largest relative rate of change, per unit of time
+
+
+class Target:
+    """Base of all targets.
+
+    In compiled code a target is its class, and its number is traced: another number compiles nothing.
+    """
+
+    spelled: ClassVar[str]  # on the command line, before the colon
+    never: ClassVar[float] = 0.0  # a number that is never reached
+
+    @property
+    def number(self) -> float:
+        """What is to be reached, in the units of the run."""
+        raise NotImplementedError
+
+    def scaled_number(self, value_scale: float, full: bool) -> float:
+        """The same in the units of the flow; `full` for matrices, which have no scaled ones."""
+        return self.number
+
+    @staticmethod
+    def left(reading: Reading, number: Any) -> Any:
+        """Positive until the target is reached, and smooth; traced."""
+        raise NotImplementedError
+
+    def share(self, norm: float, path: float, number: float) -> float | None:
+        """How much of the way is done, where that can be told from the norm or the path length."""
+        return None
+
+    def reached(self, where: str) -> tuple[str, str]:
+        """Status and message of a run that has reached it."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{self.spelled}:{self.number!r}"
+
+
 def _positive(name: str, value: Any, least: float = 0.0) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    allowed = "a positive number" + (f" of at least {least:g}" if least else "")
+    number = as_number(name, value, allowed)
     if not (math.isfinite(number) and number > 0 and number >= least):
-        bound = f" of at least {least:g}" if least else ""
-        raise InputError(
-            f"Argument `{name}` must be a positive number{bound}, but is {shown(value)}."
-        )
-    return number
-
-
-def _check_log10(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not -300 <= number <= 1e15:
-        raise InputError(
-            f"Argument `log10` must be a number from -300 to 1e15, but is {shown(value)}."
-        )
+        raise InputError(f"Argument `{name}` must be {allowed}, but is {shown(value)}.")
     return number
 
 
 @dataclasses.dataclass(frozen=True)
-class Time:
+class Time(Target):
     """Stop at a time: `Time(1e6)`, or `Time(log10=4000)` for times beyond 1e308."""
 
     t: float | None = None
     log10: float | None = None
+    spelled: ClassVar[str] = "time"
+    never: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
         if (self.t is None) == (self.log10 is None):
@@ -45,31 +85,58 @@ class Time:
         if self.t is not None:
             object.__setattr__(self, "t", _positive("t", self.t, least=1e-300))
         else:
-            object.__setattr__(self, "log10", _check_log10(self.log10))
+            allowed = "a number from -300 to 1e15"
+            log10 = as_number("log10", self.log10, allowed)
+            if not -300 <= log10 <= 1e15:
+                raise InputError(f"Argument `log10` must be {allowed}, but is {shown(self.log10)}.")
+            object.__setattr__(self, "log10", log10)
 
     @property
     def log10_time(self) -> float:
         return math.log10(self.t) if self.t is not None else self.log10 or 0.0
+
+    @staticmethod
+    def left(reading: Reading, number: Any) -> Any:
+        """`number` is log(1 + t)."""
+        return 1.0 - reading.u / number
 
     def __str__(self) -> str:
         return f"time:{self.t!r}" if self.t is not None else f"log10time:{self.log10!r}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Collapse:
-    """Stop at neural collapse: when max_i |(K−1)â_i − 1| falls below `tolerance`."""
+class _Tolerance(Target):
+    """A target whose number is a tolerance, which something falls below."""
 
-    tolerance: float = 1e-6
+    tolerance: float
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tolerance", _positive("tolerance", self.tolerance))
 
-    def __str__(self) -> str:
-        return f"collapse:{self.tolerance!r}"
+    @property
+    def number(self) -> float:
+        return self.tolerance
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictedCollapse:
+class Collapse(_Tolerance):
+    """Stop at neural collapse: when max_i |(K−1)â_i − 1| falls below `tolerance`."""
+
+    tolerance: float = 1e-6
+    spelled: ClassVar[str] = "collapse"
+
+    @staticmethod
+    def left(reading: Reading, number: Any) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.log(reading.deviation / number)
+
+    def reached(self, where: str) -> tuple[str, str]:
+        return "collapsed", f"max|(K−1)â − 1| fell below {self.tolerance:g} at {where}."
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictedCollapse(_Tolerance):
     """Stop at a soft anchor and foretell collapse from there, in the hard-margin limit.
 
     The last state is that of one long jump along the hard-margin path. Where a weight returns to zero
@@ -77,42 +144,75 @@ class PredictedCollapse:
     """
 
     tolerance: float = 1e-3
+    spelled: ClassVar[str] = "predicted-collapse"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tolerance", _positive("tolerance", self.tolerance))
-
-    def __str__(self) -> str:
-        return f"predicted-collapse:{self.tolerance!r}"
+    def reached(self, where: str) -> tuple[str, str]:
+        return "predicted", (
+            f"Foretold in the hard-margin limit: max|(K−1)â − 1| = {self.tolerance:g} at {where}."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Norm:
+class _Growing(Target):
+    """A target whose number is a value that something grows to."""
+
+    value: float
+    never: ClassVar[float] = math.inf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _positive("value", self.value))
+
+    @property
+    def number(self) -> float:
+        return self.value
+
+    def scaled_number(self, value_scale: float, full: bool) -> float:
+        return self.value / value_scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm(_Growing):
     """Stop when ‖a‖₁ over the non-trivial modes, in the run's units, reaches `value`."""
 
-    value: float
+    spelled: ClassVar[str] = "norm"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _positive("value", self.value))
+    @staticmethod
+    def left(reading: Reading, number: Any) -> Any:
+        import jax.numpy as jnp
 
-    def __str__(self) -> str:
-        return f"norm:{self.value!r}"
+        return jnp.log(number) - reading.log_norm
+
+    def share(self, norm: float, path: float, number: float) -> float | None:
+        return norm / number
+
+    def reached(self, where: str) -> tuple[str, str]:
+        return "reached", f"‖a‖₁ reached {self.value:g} at {where}."
 
 
 @dataclasses.dataclass(frozen=True)
-class PathLength:
+class PathLength(_Growing):
     """Stop at a path length: the time of the normalized gradient flow (Eq. 22)."""
 
-    value: float
+    spelled: ClassVar[str] = "path"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _positive("value", self.value))
+    def scaled_number(self, value_scale: float, full: bool) -> float:
+        return self.value if full else self.value / value_scale
 
-    def __str__(self) -> str:
-        return f"path:{self.value!r}"
+    @staticmethod
+    def left(reading: Reading, number: Any) -> Any:
+        import jax.numpy as jnp
+
+        return 1.0 - jnp.exp(reading.log_path - jnp.log(number))
+
+    def share(self, norm: float, path: float, number: float) -> float | None:
+        return path / number
+
+    def reached(self, where: str) -> tuple[str, str]:
+        return "reached", f"The path length reached {self.value:g} at {where}."
 
 
 @dataclasses.dataclass(frozen=True)
-class Steady:
+class Steady(_Tolerance):
     """Stop at a steady state, for flows that settle at a finite point (MSE).
 
     That is when no singular value changes by more than `tolerance` of itself per unit of time. A
@@ -120,37 +220,33 @@ class Steady:
     """
 
     tolerance: float = 1e-8
+    spelled: ClassVar[str] = "steady"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tolerance", _positive("tolerance", self.tolerance))
+    @staticmethod
+    def left(reading: Reading, number: Any) -> Any:
+        import jax.numpy as jnp
 
-    def __str__(self) -> str:
-        return f"steady:{self.tolerance!r}"
+        return jnp.log(reading.fastest / number)
+
+    def reached(self, where: str) -> tuple[str, str]:
+        return "steady", f"All relative speeds are below {self.tolerance:g} at {where}."
 
 
-Target = Time | Collapse | PredictedCollapse | Norm | PathLength | Steady
-
-_KINDS = {
-    "time": lambda x: Time(x),
-    "log10time": lambda x: Time(log10=x),
-    "collapse": lambda x: Collapse(x),
-    "predicted-collapse": lambda x: PredictedCollapse(x),
-    "norm": lambda x: Norm(x),
-    "path": lambda x: PathLength(x),
-    "steady": lambda x: Steady(x),
-}
+_TARGETS: dict[str, Any] = {
+    kind.spelled: kind for kind in (Time, Collapse, PredictedCollapse, Norm, PathLength, Steady)
+} | {"log10time": lambda x: Time(log10=x)}
 
 
 def parse_target(text: str) -> Target:
     """A target from the command line, such as `collapse:1e-6` or `log10time:4000`."""
     kind, _, value = text.partition(":")
-    if text == "predicted-collapse":
+    if text == PredictedCollapse.spelled:
         return PredictedCollapse()
     try:
         number = float(value)
     except ValueError:
         number = math.nan
-    if kind not in _KINDS or math.isnan(number):
-        allowed = ", ".join(f"{k}:NUMBER" for k in _KINDS)
+    if kind not in _TARGETS or math.isnan(number):
+        allowed = ", ".join(f"{k}:NUMBER" for k in _TARGETS)
         raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}.")
-    return _KINDS[kind](number)
+    return _TARGETS[kind](number)

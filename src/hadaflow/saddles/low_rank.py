@@ -5,7 +5,7 @@ import numpy as np
 from hadaflow.model.layers import layer_values, mobility
 from hadaflow.model.ufm import MSE, UFM
 
-NEVER = "The direction never becomes uniform:"
+_NEVER = "The direction never becomes uniform:"
 
 
 def low_rank_limit(
@@ -49,7 +49,7 @@ def low_rank_limit(
     verb = "loses" if dying.sum() == 1 else "lose"
     shares = ", ".join(f"{v:.3g}" for v in share[:8]) + (", …" if len(kept) > 8 else "")
     return (
-        f"{NEVER} at depth {N} low-rank directions attract, and {_listed(np.flatnonzero(dying))} "
+        f"{_NEVER} at depth {N} low-rank directions attract, and {_listed(np.flatnonzero(dying))} "
         f"provably {verb} all share for ever. The limit has rank {rank} at most, on {_listed(kept)}, "
         f"whose shares of each other are ({shares}) now; the norm is {A:.4g} (scaled)."
     )

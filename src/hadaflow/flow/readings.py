@@ -1,0 +1,38 @@
+"""What targets are told of a state: computed when asked for, so that nothing else is compiled."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from hadaflow.metrics.distances import collapse_deviation
+
+
+@dataclasses.dataclass(frozen=True)
+class ValuesReading:
+    """Of a flow of singular values."""
+
+    values: Callable[[], Any]  # the K − 1 non-trivial ones, scaled
+    path: Any
+    speed: Callable[[], Any]  # the largest relative rate of change
+
+    @property
+    def u(self) -> Any:
+        raise NotImplementedError("the march itself knows the time")
+
+    @property
+    def deviation(self) -> Any:
+        return collapse_deviation(self.values())
+
+    @property
+    def log_norm(self) -> Any:
+        return jnp.log(jnp.sum(self.values()))
+
+    @property
+    def log_path(self) -> Any:
+        return jnp.log(self.path)
+
+    @property
+    def fastest(self) -> Any:
+        return self.speed()
