@@ -20,7 +20,7 @@ import numpy as np
 
 from hadaflow import layers, phases
 from hadaflow.bases import pad, with_front
-from hadaflow.errors import InputError, shown
+from hadaflow.errors import InputError
 from hadaflow.precision import float64
 from hadaflow.problem import CROSS_ENTROPY, MSE, Problem
 from hadaflow.states import Parameters
@@ -379,7 +379,7 @@ class UFM(Problem):
 def check_model(model: Any) -> None:
     """Refuse what is no model."""
     if not isinstance(model, UFM):
-        raise InputError(f"Argument `model` must be a UFM, but is {shown(model)}.")
+        raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
 
 
 def log_softplus(x):
