@@ -67,7 +67,8 @@ def test_docstring_examples(name):
 def test_the_functions_and_tests_named_in_the_paper_page_exist():
     text = (ROOT / "docs" / "paper.md").read_text()
     for file, test in re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", text):
-        content = (ROOT / "tests" / file).read_text()
+        (found,) = (ROOT / "tests").rglob(file)
+        content = found.read_text()
         assert not test or f"def {test}(" in content, test
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
     column = " ".join(row[1] for row in rows)
@@ -116,7 +117,8 @@ def test_the_site_has_every_page_and_the_reference_every_name():
         assert f": {page.name}\n" in site, page.name
     reference = (ROOT / "docs" / "reference.md").read_text()
     documented = set(re.findall(r"^::: hadaflow\.[\w.]+\.(\w+)$", reference, re.MULTILINE))
-    assert set(hadaflow.__all__) <= documented, set(hadaflow.__all__) - documented
+    names = {*hadaflow.__all__} - {"expressions"}  # a module, documented function by function
+    assert names <= documented, names - documented
     for path in re.findall(r"^::: ([\w.]+)$", reference, re.MULTILINE):
         module, name = path.rsplit(".", 1)
         assert hasattr(importlib.import_module(module), name), path

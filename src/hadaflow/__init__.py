@@ -16,4 +16,6 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("hadaflow")
+    if name not in __all__:
+        raise AttributeError(f"module 'hadaflow' has no attribute {name!r}")
     return _public(name)

@@ -410,7 +410,7 @@ def test_verify_refuses_a_folder_before_the_work(hadaflow, tmp_path, monkeypatch
 
 
 def test_verify_is_strict_json_on_any_terminal():
-    call = "from hadaflow import cli; cli.main()"
+    call = "from hadaflow.cli import run; run()"
     done = subprocess.run(
         [sys.executable, "-c", call, "verify", "fano-triples", "--json"],
         capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"},

@@ -5,6 +5,7 @@ from typing import Any
 
 from hadaflow.base.errors import InputError, no_device, shown
 from hadaflow.base.workers import group, run_all
+from hadaflow.paper import claims as _registered  # noqa: F401 (importing registers the claims)
 from hadaflow.paper.claim import CLAIMS, FAILS, Finding
 
 # Claims that share a computation go to one worker together, the rest in pieces of this size.
