@@ -416,3 +416,21 @@ def test_four_thousand_classes_at_the_default_tolerance():
     ]
     assert [run.status for run in runs] == ["collapsed"] * 2
     assert runs[0].log_norm[-1] == pytest.approx(runs[1].log_norm[-1], abs=1e-6)
+
+
+def test_a_prediction_for_a_group_of_pairs():
+    """Water filling counts a pair of modes twice: the same for its cyclic group written out."""
+    anchor = np.exp(np.random.default_rng(1).normal(0, 1, 5))
+    found = hf.predict_collapse(hf.UFM(10), anchor, 1e-2)
+    z = np.log(hf.UFM(10).basis.expand(anchor))
+    angles = 2 * np.pi * np.outer(np.arange(10), np.arange(10)) / 10
+    values = np.zeros(10)
+    values[[1, 9, 2, 8, 3, 7, 4, 6, 5]] = z - z.mean()
+    joins = np.log(9) + z.mean() - (np.cos(angles) @ values)[1:]
+    assert found.log_norm_uniform == pytest.approx(joins.max(), rel=1e-12)
+
+    def deviation(level):
+        left = np.concatenate([[0.0], np.maximum(joins - level, 0.0)])
+        return np.abs(np.cos(angles) @ left)[1:].max() / 10
+
+    assert deviation(found.log_norm) == pytest.approx(1e-2, rel=1e-6)

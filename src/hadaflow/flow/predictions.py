@@ -66,7 +66,7 @@ def _psi(basis: Basis, v):
 @functools.partial(jax.jit, static_argnames=("basis",))
 def _deviation(basis: Basis, joins, level):
     left = jnp.maximum(joins - level, 0.0)
-    total = jnp.sum(left if basis.weights is None else left * basis.multiplicity)
+    total = jnp.sum(left if basis.weights is None else left * basis.weights[1:])
     return jnp.max(jnp.abs(total - basis.psi(left))) / basis.classes
 
 
