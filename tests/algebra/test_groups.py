@@ -294,5 +294,5 @@ def test_which_orthogonal_matrices_diagonalize_the_softmax():
     assert hf.diagonalizes_softmax(paley(11) / math.sqrt(12)) > 0.05
     assert hf.diagonalizes_softmax(paley(19) / math.sqrt(20)) > 0.05
     for bad in (np.ones((3, 3)), np.ones(4), "U", np.eye(1)):
-        with pytest.raises(hf.InputError, match="`U` must be"):
+        with pytest.raises(hf.InputError, match="`U` must"):
             hf.diagonalizes_softmax(bad)

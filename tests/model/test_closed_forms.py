@@ -126,3 +126,16 @@ def test_bad_closed_forms():
         hf.linearized(hf.UFM(4), np.ones((2, 3)), [0.0, 1.0])
     with pytest.raises(hf.InputError, match='loss="mse"'):
         hf.mse_exact(hf.UFM(4), [1.0] * 3, [1.0])
+
+
+@pytest.mark.parametrize("start", [1e-300, 1e-9, 0.249, 0.25, 3.0, 1e9, 1e20, 1e148])
+def test_mse_from_any_size(start):
+    """The textbook form in many digits; it cancels in doubles where the start is large."""
+    times = [1e-250, 1e-20, 1e-3, 1.0, 30.0, 500.0]
+    found = hf.mse_exact(hf.UFM(4, loss="mse"), [start] * 4, times)[:, 2]
+    for t, value in zip(times, found, strict=True):
+        with mp.workdps(700):
+            want = 1 / (4 * (1 + (1 / (4 * mp.mpf(start)) - 1) * mp.exp(-mp.mpf(t))))
+            assert abs(value / want - 1) < 1e-13, (start, t)
+    run = hf.solve(hf.UFM(4, loss="mse"), [start, 1.0, 1.0, 1e-5], hf.Steady(), progress=None)
+    assert run.status == "steady" and run.a[-1] == pytest.approx(np.full(4, 0.25), rel=1e-6)

@@ -115,9 +115,15 @@ def test_gradient_against_plain_numpy():
     [
         ({"classes": 1}, r"`classes` must be from 2 to 2\^24, but is 1"),
         ({"classes": 8.0}, "`classes` must be a whole number of at least 1, but is 8.0"),
-        ({"classes": 4, "samples": 0}, "`samples` must be a whole number of at least 1, but is 0"),
+        (
+            {"classes": 4, "samples": 0},
+            "`samples` must be a whole number from 1 to 1000000000000, but is 0",
+        ),
         ({"classes": 4, "samples": float("nan")}, "`samples` must be a whole number"),
-        ({"classes": 4, "width": 0}, "`width` must be a whole number of at least 1, but is 0"),
+        (
+            {"classes": 4, "width": 0},
+            "`width` must be a whole number from 1 to 1000000000000, but is 0",
+        ),
         ({"classes": 4, "width": 4, "depth": 1}, "`width` does not apply at depth 1"),
         ({"classes": 4, "depth": 101}, "`depth` must be from 1 to 100, but is 101"),
         (

@@ -325,7 +325,7 @@ def _first_crossing(request: Request, start: Spectrum) -> float | None:
     if below[0] == 0:
         return float(us[1])
     low, high = us[below[0] - 1], us[below[0]]
-    root: Any = scipy.optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-15, rtol=1e-15)
+    root: Any = scipy.optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-15)
     # On the far side, where the target has been reached.
     nearest = [root, root + 1e-15 * max(root, 1.0), root + 1e-13 * max(root, 1.0), high]
     return float(next(u for u in nearest if left(u)[0] <= 0))

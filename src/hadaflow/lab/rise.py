@@ -249,8 +249,11 @@ def _row(run: Trajectory, i: int) -> Trajectory:
 
 
 def _times(model: UFM, count: int, latest: float) -> np.ndarray:
-    """log10 of the times that are looked at: early ones evenly, late ones geometrically."""
-    if model.settles:
+    """log10 of the times that are looked at: early ones evenly, late ones geometrically.
+
+    Penalties decide all, on one layer alone too, long before the times at which their flow is too stiff.
+    """
+    if model.settles or model.penalized:
         return np.linspace(-2, 5, count)
     return np.concatenate([np.linspace(-2, 3, count // 2), np.geomspace(3.2, latest, count // 2)])
 

@@ -205,7 +205,13 @@ def mse_singular_values(model: UFM, a0: np.ndarray, C: np.ndarray, t: np.ndarray
     share = (1 - K * a0) * (1 + (1 + K * a0) / (rate + K * w0)) / (1 + rate)
     below = 1 + (K * C / 2) ** 2 / (1 + rate) / (K * double_A)
     settled, left = -np.expm1(-rate * t), np.exp(-rate * t)
-    delta = np.log1p(share * settled / (inverse + share * left / below))
+    begun = 2 * rate / (1 + rate) / below * left
+    slowed = inverse * settled + begun
+    change = share * settled / slowed  # q − 1, and q = (settled + begun)/slowed
+    small = np.abs(change) < 0.5
+    delta = np.where(
+        small, np.log1p(np.where(small, change, 0.0)), np.log(settled + begun) - np.log(slowed)
+    )
     return np.where(moving, a0 * np.exp(delta) + excess * np.sinh(delta), 0.0)
 
 

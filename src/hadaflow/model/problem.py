@@ -321,8 +321,12 @@ class Problem:
 
     @property
     def largest_value(self) -> float:
-        """A singular value up to which it and the sum of all, in either units, are doubles."""
-        return 1e307 / (self.classes * self.singular_value_scale)
+        """A singular value up to which it and the sum of all, in either units, are doubles.
+
+        With MSE, whose forces grow with the values, their squares are, too.
+        """
+        largest = 1e150 if self.loss == MSE else 1e307
+        return largest / (self.classes * self.singular_value_scale)
 
     @property
     def largest_rank(self) -> int:

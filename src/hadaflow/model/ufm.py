@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.algebra.bases import pad, with_front
-from hadaflow.base.errors import InputError, shown
+from hadaflow.base.errors import InputError
 from hadaflow.base.precision import float64
 from hadaflow.model import layers, phases
 from hadaflow.model.problem import CROSS_ENTROPY, MSE, Problem
@@ -379,7 +379,7 @@ class UFM(Problem):
 def check_model(model: Any) -> None:
     """Refuse what is no model."""
     if not isinstance(model, UFM):
-        raise InputError(f"Argument `model` must be a UFM, but is {shown(model)}.")
+        raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
 
 
 def log_softplus(x):

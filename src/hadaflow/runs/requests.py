@@ -247,7 +247,10 @@ def _check_requested_times(times: Any, log10_times: Any) -> np.ndarray | None:
         return np.log10(values[values > 0])
     if log10_times is None:
         return None
-    values = np.atleast_1d(as_numbers("log10_times", log10_times))
+    try:
+        values = np.atleast_1d(as_numbers("log10_times", log10_times))
+    except InputError:
+        values = np.zeros(0)
     if values.ndim != 1 or values.size == 0 or not np.all((values >= -300) & (values <= 1e15)):
         raise InputError(
             "Argument `log10_times` must be a list of numbers from -300 to 1e15, "
