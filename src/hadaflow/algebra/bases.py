@@ -10,19 +10,14 @@ import functools
 import math
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from hadaflow.algebra.transforms import (
-    LARGEST,
-    PrimeConvolution,
-    odd_sums,
-    sylvester_matrix,
-    transform,
-)
+from hadaflow.algebra.padding import pad
+from hadaflow.algebra.rader import PrimeConvolution
+from hadaflow.algebra.transforms import LARGEST, odd_sums, sylvester_matrix, transform
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError, check_whole_number, shown
+from hadaflow.base.lazy import jnp
 from hadaflow.base.memory import in_words
 from hadaflow.base.precision import float64
 
@@ -296,6 +291,9 @@ class AbelianGroup:
         return _describe(self)
 
 
+Basis = Sylvester | AbelianGroup
+
+
 def mean_of_pairs(values, multiplicity: np.ndarray):
     """Free modes from values that stand side by side, as many for each as its multiplicity."""
     starts = np.cumsum(multiplicity) - multiplicity
@@ -393,14 +391,3 @@ def _check_dense(size: int) -> None:
             f"A dense {size}×{size} matrix ({in_words(8.0 * size * size)}) was asked for; dense forms "
             f"stop at `classes` = {DENSE_LIMIT}. Use the reduced view."
         )
-
-
-def pad(v):
-    """`v` with a zero put in front for the trivial mode."""
-    return jnp.concatenate([jnp.zeros_like(v[..., :1]), v], axis=-1)
-
-
-def with_front(v, value):
-    """`v` with its front entry replaced; a selection fuses with what is around it, a write does not."""
-    index = lax.broadcasted_iota(int, v.shape, v.ndim - 1)
-    return jnp.where(index == 0, value, v)

@@ -21,6 +21,7 @@ from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision, float64
 from hadaflow.base.progress import Pace, Progress, Report, check_progress
 from hadaflow.model.closed_forms import fixed_point
+from hadaflow.model.fitting import check_parameters, fitted, result_units
 from hadaflow.model.layers import differences, layer_axes, layer_values, others
 from hadaflow.model.phases import times
 from hadaflow.model.starts import compress
@@ -67,7 +68,7 @@ def descend(
     learning_rate, momentum = _check_numbers(learning_rate, momentum)
     check_progress(progress)
     kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
-    units = model.result_units(start, units)
+    units = result_units(start, units)
     settings = {
         "steps": steps,
         "learning_rate": learning_rate,
@@ -82,14 +83,16 @@ def descend(
         return _run(system, x0, kept, learning_rate, momentum, progress)
 
     batch = (
-        start.batch if isinstance(start, Parameters) else model.scaled(start, units).a.shape[:-1]
+        start.batch if isinstance(start, Parameters) else fitted(model, start, units).a.shape[:-1]
     )
     if len(batch) > 1:
         raise InputError(f"Argument `start` must be one start or a list, but has batch {batch}.")
     if isinstance(start, Parameters):
-        arrays, done, interrupted = _descend_matrices(model, model.check_parameters(start), run)
+        arrays, done, interrupted = _descend_matrices(model, check_parameters(model, start), run)
     else:
-        arrays, done, interrupted = _descend_spectrum(model, model.scaled(start, units), units, run)
+        arrays, done, interrupted = _descend_spectrum(
+            model, fitted(model, start, units), units, run
+        )
     usable = _usable(arrays, len(batch))
     arrays = {name: v[(slice(None),) * len(batch) + (slice(usable),)] for name, v in arrays.items()}
     iterations = np.concatenate([[0], kept[:done]])[:usable]

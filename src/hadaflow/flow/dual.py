@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hadaflow.algebra.bases import with_front
+from hadaflow.algebra.padding import with_front
 from hadaflow.flow.stages import (
     LARGEST_LOG,
     Basis,

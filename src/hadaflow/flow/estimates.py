@@ -9,6 +9,7 @@ import numpy as np
 from hadaflow.base.memory import in_words, require_memory
 from hadaflow.flow.lanes import cores
 from hadaflow.flow.orbit_runs import choose, local_tolerance, log_norm_ahead
+from hadaflow.model.fitting import check_parameters, fitted
 from hadaflow.model.states import Parameters, check_batch
 from hadaflow.model.ufm import MSE, UFM
 from hadaflow.runs.methods import DUAL, STIFF_METHOD
@@ -67,9 +68,9 @@ def estimate(
         model, start, until, times, log10_times, units, points, rtol, method, None
     )
     if isinstance(start, Parameters):
-        needed = check_memory(request, model.check_parameters(start))
+        needed = check_memory(request, check_parameters(model, start))
         return Estimate(request.method, request.choice.reason, needed, math.nan)
-    scaled = model.scaled(start, units)
+    scaled = fitted(model, start, units)
     if scaled.a.ndim == 1:
         request = choose(request, scaled)
         return Estimate(

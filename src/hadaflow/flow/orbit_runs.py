@@ -22,6 +22,7 @@ from hadaflow.flow.predictions import (
     log10_log10_time_at_collapse,
 )
 from hadaflow.flow.stages import Weights
+from hadaflow.model.fitting import fitted, result_units
 from hadaflow.model.states import RAW, Spectrum
 from hadaflow.model.ufm import CROSS_ENTROPY, UFM, check_model
 from hadaflow.results.trajectory import Trajectory
@@ -143,7 +144,7 @@ def predict_collapse(
         115.12
     """
     check_model(model)
-    start = model.scaled(anchor, units)
+    start = fitted(model, anchor, units)
     if not supports(model, start) or start.a.ndim != 1:
         raise InputError(
             "Argument `anchor` must be one balanced spectrum of cross-entropy of depth 2 with hard "
@@ -155,7 +156,7 @@ def predict_collapse(
             model.basis, np.log(start.a / model.temperature), tolerance
         )
     shift = math.log(model.temperature)
-    if model.result_units(anchor, units) == RAW:
+    if result_units(anchor, units) == RAW:
         shift += math.log(model.singular_value_scale)
     return CollapsePrediction(
         level + shift, uniform + shift, log10_log10_time_at_collapse(model.classes, level)

@@ -27,6 +27,7 @@ from hadaflow.model.closed_forms import (
     mse_singular_values,
     too_strong,
 )
+from hadaflow.model.fitting import check_parameters, fitted
 from hadaflow.model.layers import layer_values
 from hadaflow.model.starts import compress, distance_from_hadamard, log_singular_values, project
 from hadaflow.model.states import Parameters, Spectrum
@@ -92,11 +93,11 @@ def solve(
     )
     began = time.perf_counter()
     if isinstance(start, Parameters):
-        state = model.check_parameters(start)
+        state = check_parameters(model, start)
         check_memory(request, state)
         run = _solve_full(request, state)
     else:
-        scaled = model.scaled(start, units)
+        scaled = fitted(model, start, units)
         if scaled.a.ndim == 1:
             request = choose(request, scaled)
             check_memory(request, scaled)
@@ -413,7 +414,7 @@ def _full_low_rank_limit(model: UFM, state: Parameters) -> str:
         return ""
     if distance_from_hadamard(model, state) > 1e-9:
         return ""
-    scaled = model.scaled(project(model, state))
+    scaled = fitted(model, project(model, state))
     return low_rank_limit(model, scaled.a, scaled.C)
 
 

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from hadaflow.algebra.bases import AbelianGroup, Sylvester, with_front
-
-Basis = Sylvester | AbelianGroup
+from hadaflow.algebra.bases import Basis, Sylvester
+from hadaflow.algebra.padding import with_front
 
 # Temperatures below this are zero to every digit of the weights.
 _COLDEST = 1e-25

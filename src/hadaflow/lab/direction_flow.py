@@ -19,6 +19,7 @@ import numpy as np
 from hadaflow.base.checks import as_number
 from hadaflow.base.errors import InputError, shown
 from hadaflow.metrics.measures import Metric, rate
+from hadaflow.model.fitting import check_all_modes
 from hadaflow.model.ufm import MSE, UFM, check_model
 
 # Stands for infinity where a metric needs a state: walls are then far thinner than the grid.
@@ -400,7 +401,7 @@ def check_field(model: UFM, norm: float) -> float:
             "Argument `model` must have balanced classes: with `imbalance` singular vectors turn, "
             "and the singular values alone have no field."
         )
-    model.check_all_modes()
+    check_all_modes(model)
     if len(set(model.decays)) > 1:
         raise InputError(
             f"Argument `model` must have one `weight_decay` for all layers, but has "

@@ -16,6 +16,7 @@ from hadaflow.base.errors import InputError, failures_told, shown
 from hadaflow.base.progress import Pace
 from hadaflow.lab.own_metrics import load_metric, metric_name
 from hadaflow.metrics.measures import Metric, as_function, check_metric
+from hadaflow.model.fitting import check_all_modes, fitted
 from hadaflow.model.layers import balanced_like
 from hadaflow.model.states import spectrum
 from hadaflow.model.ufm import UFM, check_model
@@ -50,7 +51,7 @@ class Quarry:
         check_model(model)
         if model.imbalance is not None:
             raise InputError("A hunt needs balanced classes, but `imbalance` is given.")
-        model.check_all_modes()
+        check_all_modes(model)
         if model.modes > _MOST_MODES:
             raise InputError(
                 f"A hunt goes to {_MOST_MODES} free modes, but the model has {model.modes}."
@@ -63,7 +64,7 @@ class Quarry:
             seek = FALL if metric in _FALLING else RISE
         if seek not in (RISE, FALL):
             raise InputError(f'Argument `seek` must be "rise" or "fall", but is {shown(seek)}.')
-        start = model.scaled(spectrum(np.ones(model.modes), C))
+        start = fitted(model, spectrum(np.ones(model.modes), C))
         given = None if not np.any(start.C) else _decimals(C)
         differences = start.C if given is not None else balanced_like(model.depth, start.a)
         sign = 1 if seek == RISE else -1

@@ -26,6 +26,7 @@ from hadaflow.metrics.distances import (
 )
 from hadaflow.metrics.matrix_metrics import FULL, loss_per_energy
 from hadaflow.model.closed_forms import fixed_point
+from hadaflow.model.fitting import check_parameters, fitted, result_units
 from hadaflow.model.layers import layer_values
 from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import UFM, check_model
@@ -218,13 +219,13 @@ def rate(
 def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: str | None) -> Any:
     """`metric` (or its rate along `flow`) at every state of the batch."""
     check_model(model)
-    raw = model.result_units(state, units) == RAW
+    raw = result_units(state, units) == RAW
     if isinstance(state, Parameters):
         check_metric(metric, "full", model)
-        arrays, batch, view = model.check_parameters(state).factors, state.batch, "full"
+        arrays, batch, view = check_parameters(model, state).factors, state.batch, "full"
     else:
         check_metric(metric, "reduced", model)
-        scaled = model.scaled(state, units, bounded=isinstance(metric, str))
+        scaled = fitted(model, state, units, bounded=isinstance(metric, str))
         arrays, batch, view = (scaled.a, scaled.C), scaled.a.shape[:-1], "reduced"
         if scaled.angles is not None:
             _check_angles(metric, model)

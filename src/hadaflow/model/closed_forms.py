@@ -10,6 +10,7 @@ from scipy.optimize import brentq, minimize_scalar
 from hadaflow.algebra.bases import Sylvester
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError, shown
+from hadaflow.model.fitting import check_all_modes, fitted, result_units
 from hadaflow.model.states import RAW, Spectrum, check_units
 from hadaflow.model.ufm import MSE, UFM, check_model
 
@@ -98,7 +99,7 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
             "Argument `model` must have balanced classes: with `imbalance` there is no closed form; "
             "`solve` until Steady() finds it."
         )
-    model.check_all_modes()
+    check_all_modes(model)
     scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
     if model.penalized:
         if model.soft_labels or model.loss == MSE:
@@ -172,7 +173,7 @@ def _penalized_fixed_point(model: UFM) -> float:
 
 
 def _one_spectrum(model: UFM, start: Any, units: str | None) -> Spectrum:
-    given = model.scaled(start, units)
+    given = fitted(model, start, units)
     if given.a.ndim != 1:
         raise InputError(
             f"Argument `start` must be one spectrum, but is a batch of shape {given.a.shape}."
@@ -181,7 +182,7 @@ def _one_spectrum(model: UFM, start: Any, units: str | None) -> Spectrum:
 
 
 def _scales(model: UFM, start: Any, units: str | None) -> tuple[float, float]:
-    raw = model.result_units(start, units) == RAW
+    raw = result_units(start, units) == RAW
     return (model.time_scale, model.singular_value_scale) if raw else (1.0, 1.0)
 
 

@@ -9,8 +9,9 @@ $N - 1$ before the modes for deeper models. Everything works on NumPy and on JAX
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
+
+from hadaflow.base.lazy import jnp
 
 # Newton's method on a convex, increasing function, from above: far more than it needs.
 _NEWTON_STEPS = 40
@@ -97,3 +98,28 @@ def mobility(depth: int, a, C) -> Any:
     if depth == 2:
         return xp.hypot(a, C / 2)
     return sum(others(layer_values(depth, a, C) ** 2)) / depth
+
+
+def excess(a: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """w(a) − a = (C²/4)/(a + w) at depth 2, without cancellation; zero for balanced modes."""
+    half = np.abs(C) / 2
+    return half * (half / np.maximum(a + np.hypot(a, half), np.finfo(float).tiny))
+
+
+def displaced(depth: int, log_a0, excess0, delta) -> Any:
+    r"""Singular values after the force has acted by $\delta = \int g\,dt$ on $a_0$, at depth 1 or 2.
+
+    Depth 2: $a = a_0 e^\delta + (w_0 - a_0)\sinh\delta$ solves $da/d\delta = w(a)$ exactly, for
+    every $C$, and adds only positive terms. `excess0` is $w_0 - a_0$, or None when balanced.
+    Depth 1: $a = a_0 + \delta$.
+    """
+    xp = _module(delta)
+    if depth == 1:
+        return xp.exp(log_a0) + delta
+    grown = xp.exp(log_a0 + delta)
+    if excess0 is None:
+        return grown
+    # sinh alone overflows where its product with a small excess does not: two factors of e^{δ/2}.
+    small = excess0 * xp.sinh(xp.clip(delta, -30.0, 30.0))
+    half = xp.exp(xp.clip(delta, 0.0, 1400.0) / 2)
+    return grown + xp.where(delta > 30.0, excess0 * half * half / 2, small)

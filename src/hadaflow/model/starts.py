@@ -10,6 +10,13 @@ import numpy as np
 from hadaflow.base.checks import as_number, as_numbers
 from hadaflow.base.errors import InputError, check_whole_number, shown
 from hadaflow.base.memory import require_memory
+from hadaflow.model.fitting import (
+    as_spectrum,
+    check_parameters,
+    check_reduced_view,
+    fitted,
+    result_units,
+)
 from hadaflow.model.layers import differences, layer_values
 from hadaflow.model.states import RAW, Parameters, Spectrum, spectrum
 from hadaflow.model.ufm import UFM, check_model
@@ -97,8 +104,8 @@ def project(model: UFM, state: Parameters) -> Spectrum:
     of this width can start with.
     """
     check_model(model)
-    state = _with_logits(model.check_parameters(state))
-    model.check_reduced_view()
+    state = _with_logits(check_parameters(model, state))
+    check_reduced_view(model)
     U = model.modes_of_view.vectors
     V = model.blocks.sample_vectors if model.imbalance is not None else _right_vectors(model, None)
     inner = U.T @ state.Z @ V
@@ -173,7 +180,7 @@ def distance_from_hadamard(model: UFM, state: Parameters) -> Any:
     over all ways to part the product in two. For balanced classes.
     """
     check_model(model)
-    factors = model.check_parameters(state).factors
+    factors = check_parameters(model, state).factors
     with np.errstate(over="ignore", invalid="ignore"):
         if model.depth == 1:
             found = _distance_of_logits(model, factors[0])
@@ -268,7 +275,7 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
     """
     check_model(model)
     count = model.classes - (not model.has_constant_mode)
-    values = np.exp(log_singular_values(model, _with_logits(model.check_parameters(start)), count))
+    values = np.exp(log_singular_values(model, _with_logits(check_parameters(model, start)), count))
     if order == "ascending":
         values = values[..., ::-1]
     elif not isinstance(order, str):
@@ -290,22 +297,22 @@ def _layer_spectra(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Raw singular values of the layers for all K modes, the trivial one zero unless given; angles."""
     check_model(model)
-    model.check_reduced_view()
-    given = model.as_spectrum(start)
+    check_reduced_view(model)
+    given = as_spectrum(model, start)
     trivial = None
     if given.modes == model.modes + 1 and not model.has_constant_mode and model.imbalance is None:
         # The trivial mode of a cross-entropy start: check the others, keep it.
         trivial = Spectrum(given.a[..., :1], given.C[..., :1], given.units, given.angles)
         kept = None if given.angles is None else given.angles[..., 1:]
         given = Spectrum(given.a[..., 1:], given.C[..., 1:], given.units, kept)
-    scaled = model.scaled(given, units)
+    scaled = fitted(model, given, units)
     a, C = scaled.a * model.singular_value_scale, scaled.C * model.difference_scale
     if model.has_constant_mode:
         trivial_a, trivial_C = a[..., :1], C[..., :1]
     else:
         trivial_a, trivial_C = np.zeros_like(a[..., :1]), np.zeros_like(C[..., :1])
     if trivial is not None:
-        in_raw = model.result_units(given, given.units or units) == RAW
+        in_raw = result_units(given, given.units or units) == RAW
         trivial_a = trivial.a * (1.0 if in_raw else model.singular_value_scale)
         if np.any(trivial.C):
             trivial_C = trivial.C * (1.0 if in_raw else model.difference_scale)

@@ -10,6 +10,7 @@ from hadaflow.base.checks import as_number, as_numbers
 from hadaflow.base.errors import InputError, check_whole_number, shown
 from hadaflow.base.progress import Report, check_progress
 from hadaflow.model.closed_forms import check_times
+from hadaflow.model.fitting import as_spectrum, result_units
 from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import MSE, UFM, check_model
 from hadaflow.runs.methods import AUTO_METHOD, DUAL, METHODS, STIFF_METHOD, Choice
@@ -176,7 +177,7 @@ def make_request(
         model=model,
         until=until,
         log10_times=_check_requested_times(times, log10_times),
-        units=model.result_units(start, units),
+        units=result_units(start, units),
         points=_default_points(model, start) if points is None else points,
         rtol=rtol,
         choice=_automatic(model, full) if method == "auto" else Choice(method, "asked for", True),
@@ -188,7 +189,7 @@ def make_request(
 
 def _default_points(model: UFM, start: Any) -> int:
     """200, or as many as keep the states of a run at about a hundred megabytes; 2 in a batch."""
-    if not isinstance(start, Parameters) and model.as_spectrum(start).a.ndim > 1:
+    if not isinstance(start, Parameters) and as_spectrum(model, start).a.ndim > 1:
         return 2
     return int(np.clip(_MOST_NUMBERS // model.classes, 8, 200))
 

@@ -41,7 +41,9 @@ class CrossEntropy(Loss):
     def _log_wrong(self, x: Any, counts: Any) -> Any:
         """Log Σ e^{−x} over the wrong classes."""
         exponents = -x / self.temperature
-        return jax.nn.logsumexp(exponents if counts is None else exponents + jnp.log(counts), axis=-1)
+        return jax.nn.logsumexp(
+            exponents if counts is None else exponents + jnp.log(counts), axis=-1
+        )
 
     def log_energy(self, x: Any, counts: Any = None) -> Any:
         if self.labels is None:

@@ -35,7 +35,7 @@ class Loss:
         raise NotImplementedError
 
     def matrix_drive(self, Z: Any, one_hot: Any) -> tuple[Any, Any]:
-        """Minus the gradient with respect to the logits Z (classes × samples), as (direction, slowness)."""
+        """Minus the gradient with respect to the logits, classes × samples, as (direction, slowness)."""
         raise NotImplementedError
 
     def log_losses(self, Z: Any, one_hot: Any) -> Any:

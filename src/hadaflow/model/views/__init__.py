@@ -1,1 +1,1 @@
-"""The equations of a model in its views. Structure is static, numbers are traced: `of(model)` makes one."""
+"""The equations of a model in its views: structure is static, numbers are traced."""

@@ -2,7 +2,6 @@ r"""Two blocks of classes: modes inside each, and one between them, whose right 
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np

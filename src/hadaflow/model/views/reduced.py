@@ -9,9 +9,7 @@ which the flow is slower than that.
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from hadaflow.algebra.padding import pad
 from hadaflow.model import layers
@@ -72,7 +70,9 @@ class ReducedView(eqx.Module):
         """
         if self.depth > 2 and jnp.ndim(C) == 0:
             return a ** (2 - 2 / self.depth)
-        return layers.mobility(self.depth, a, jnp.broadcast_to(C, a.shape) if self.depth == 2 else C)
+        return layers.mobility(
+            self.depth, a, jnp.broadcast_to(C, a.shape) if self.depth == 2 else C
+        )
 
     def velocity(self, a, C, angles=None, normalized: bool = False):
         """Rates of a, C and the angles; `normalized` per unit of path length."""
