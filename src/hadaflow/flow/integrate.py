@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import diffrax
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.base.progress import Pace
+from hadaflow.flow.kinds.flow import Course, Flow
 from hadaflow.runs.methods import IMPLICIT
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 
@@ -30,28 +31,6 @@ _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA call
 _SIDE_STEPS, _SIDE_NUMBERS = 256, 2**20  # saved points that are stepped to at once, at most
 _SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
-
-
-class Flow(Protocol):
-    """What is integrated: hashable, so that compiled code is shared between runs."""
-
-    def velocity(self, u, y, args) -> Any: ...
-
-    def error_scale(self, y, args) -> Any:
-        """The size, like `y`, against which an error in `y` counts as relative."""
-        ...
-
-    def watch(self, y, args) -> Any:
-        """A number that is positive until the target is reached."""
-        ...
-
-    def disarmed(self, args) -> Any:
-        """`args` with a target that is never reached."""
-        ...
-
-    def solver(self, method: str) -> Any:
-        """The diffrax solver that steps it."""
-        ...
 
 
 class March(NamedTuple):
@@ -75,13 +54,21 @@ class Integration:
     `report(u)` is called after every chunk of steps; `give_up(u, y, steps)` may end the run.
     """
 
-    flow: Flow
+    course: Course
     method: str
-    y0: Any
-    args: Any
     tolerance: float
     report: Callable[[float], None]
     give_up: Callable[[float, Any, int], Stop | None]
+
+    @functools.cached_property
+    def y0(self) -> Any:
+        return self.course.flow.begin()
+
+    @functools.cached_property
+    def _compiled_for(self) -> tuple[Any, str, Any]:
+        """Structure and method, for which code is compiled, and the numbers it is run with."""
+        numbers, structure = jax.tree.flatten(self.course)
+        return structure, self.method, numbers
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
         """States at the increasing `goals`."""
@@ -140,17 +127,16 @@ class Integration:
     def _states_up_to_event(self, march, status, ending, records, complete, grid):
         end, y_end = status.u, march.y
         if ending is Ending.EVENT:
-            end, y_end = _locate(self.flow, self.method, march, self.args)
+            end, y_end = _locate(*self._compiled_for, march)
         goals = grid(float(end))
         if ending is Ending.INTERRUPTED and self._pace is not None:
             goals, ys = _recorded(records, goals)
         elif complete:
             ys = self._from_records(records, goals)
         else:  # too many to keep: go the known way once more
-            disarmed = self.flow.disarmed(self.args)
-            again = dataclasses.replace(self, args=disarmed, give_up=lambda *_: None).to_goals(
-                goals
-            )
+            endless = Course.towards(self.course.flow, None, 1.0)
+            again = dataclasses.replace(self, course=endless, give_up=lambda *_: None)
+            again = again.to_goals(goals)
             goals, ys = again.us, again.ys
             ending = ending if again.ending is Ending.DONE else again.ending
         if len(goals) and goals[-1] == end:
@@ -172,12 +158,12 @@ class Integration:
     def _chunk(self, march: March | None, end: float) -> Any:
         """Steps towards the event or `end`, as many as the pace allows, and their records."""
         most = _CHUNK if self._pace is None else self._pace.steps
-        numbers = (self.y0, self.args, np.float64(self.tolerance), np.float64(end), np.int64(most))
+        numbers = (self.y0, np.float64(self.tolerance), np.float64(end), np.int64(most))
         if self._pace is None:
-            return chunk_of_steps(self.flow, self.method, march, *numbers)
+            return chunk_of_steps(*self._compiled_for, march, *numbers)
         began = time.perf_counter()
         march, records, packed = jax.block_until_ready(
-            chunk_of_steps(self.flow, self.method, march, *numbers)
+            chunk_of_steps(*self._compiled_for, march, *numbers)
         )
         self._pace.took(most, time.perf_counter() - began)
         return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
@@ -203,7 +189,7 @@ class Integration:
             wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
             rows = index[wanted]
             begin = us[rows], jax.tree.map(lambda y, rows=rows: y[rows], before)
-            stepped = _side_steps(self.flow, self.method, *begin, goals[wanted], self.args)
+            stepped = _side_steps(*self._compiled_for, *begin, goals[wanted])
             count = min(block, len(goals) - start)
             for kept, new in zip(jax.tree.leaves(ys), jax.tree.leaves(stepped), strict=True):
                 kept[first + start : first + start + count] = np.asarray(new)[:count]
@@ -265,12 +251,13 @@ def _recorded(records, goals: np.ndarray):
 def _parts(flow: Flow, method: str, tolerance):
     # An I controller: measured to need fewer steps here than the PI settings diffrax suggests.
     controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=_largest)
-    return diffrax.ODETerm(flow.velocity), flow.solver(method), controller
+    term = diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y))
+    return term, flow.solver(method), controller
 
 
 def _chunk_length(flow: Flow, y) -> int:
     """Steps between two returns to Python: fewer where they are long, or where many are too much."""
-    most = getattr(flow, "steps_per_chunk", _CHUNK)
+    most = flow.steps_per_chunk or _CHUNK
     return max(1, min(most, _CHUNK_NUMBERS // _size(y)))
 
 
@@ -293,39 +280,45 @@ def _where(condition, new, old):
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
-_compiled = functools.partial(jax.jit, static_argnames=("flow", "method"))
+# For a structure, never for a number: the numbers of a course are its leaves.
+_compiled = functools.partial(jax.jit, static_argnames=("structure", "method"))
 
 
-def _begin(parts, y0, args) -> March:
+def _course(structure, numbers) -> Course:
+    return jax.tree.unflatten(structure, numbers)
+
+
+def _begin(parts, y0) -> March:
     term, solver, controller = parts
     u0, u1 = jnp.zeros(()), jnp.asarray(FIRST_STEP)
     order = solver.error_order(term)
-    _, controller_state = controller.init(term, u0, u1, y0, u1, args, solver.func, order)
+    _, controller_state = controller.init(term, u0, u1, y0, u1, None, solver.func, order)
     zero, no = jnp.zeros((), dtype=int), jnp.asarray(False)
-    solver_state = solver.init(term, u0, u1, y0, args)
+    solver_state = solver.init(term, u0, u1, y0, None)
     return March(u0, u1, y0, solver_state, controller_state, zero, zero, no, no)
 
 
-def _step(flow, parts, m: March, args, end) -> March:
+def _step(course: Course, parts, m: March, end) -> March:
     """One attempt at a step, not beyond `end`."""
     term, solver, controller = parts
     target = jnp.minimum(m.next_u, end)
-    if hasattr(flow, "longest_step"):
-        target = jnp.minimum(target, m.u + flow.longest_step(m.y, args))
+    longest = course.flow.longest_step(m.y)
+    if longest is not None:
+        target = jnp.minimum(target, m.u + longest)
     y, error, _, solver_state, result = solver.step(
-        term, m.u, target, m.y, args, m.solver_state, made_jump=False
+        term, m.u, target, m.y, None, m.solver_state, made_jump=False
     )
     solved = diffrax.is_okay(result)
     # A step into overflow, or with an unsolved implicit stage, is shrunk by an infinite error.
-    error = _relative_error(flow, error, y, args, target, controller.atol)
+    error = _relative_error(course.flow, error, y, target, controller.atol)
     error = jax.tree.map(lambda e: jnp.where(jnp.isfinite(e) & solved, e, jnp.inf), error)
     order = solver.error_order(term)
     # The error is scaled already; m.y stands in for y, which may have overflowed (0·∞ is NaN).
     keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
-        m.u, target, m.y, m.y, args, error, order, m.controller_state
+        m.u, target, m.y, m.y, None, error, order, m.controller_state
     )
     # The step that reaches the event is not taken: `_locate` starts from the state before it.
-    reached = keep & (flow.watch(y, args) <= 0)
+    reached = keep & (course.left(y) <= 0)
     taken = keep & ~reached
     y, kept_state = _where(taken, (y, solver_state), (m.y, m.solver_state))
     if hasattr(kept_state, "transforms"):  # work done in vain counts too
@@ -343,25 +336,25 @@ def _step(flow, parts, m: March, args, end) -> March:
     )
 
 
-def _relative_error(flow, error, y, args, u, tolerance):
+def _relative_error(flow: Flow, error, y, u, tolerance):
     """The error of a step against its scale; what is less than rounding counts for nothing.
 
     In log time the rates of a flow that settles are differences of ever larger terms. What rounding
     leaves of them is no error: such a flow forgets it.
     """
-    scale = flow.error_scale(y, args)
-    if hasattr(flow, "rounding"):
-        scale = jax.tree.map(lambda s: jnp.maximum(s, flow.rounding(u) / tolerance), scale)
+    scale, least = flow.error_scale(y), flow.rounding(u)
+    if least is not None:
+        scale = jax.tree.map(lambda s: jnp.maximum(s, least / tolerance), scale)
     return jax.tree.map(lambda e, s: e / s, error, scale)
 
 
-def _chunk(flow, parts, march, args, end, most):
+def _chunk(course: Course, parts, march, end, most):
     """Steps towards the event or `end`; records of all states passed, the first included.
 
     Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
     blocks with a small record of their own: XLA runs a loop much faster when all it touches is small.
     """
-    length = _chunk_length(flow, march.y)
+    length = _chunk_length(course.flow, march.y)
     block_length = min(_BLOCK, length)
     limit = march.accepted + march.rejected + jnp.minimum(length, most)
 
@@ -373,7 +366,7 @@ def _chunk(flow, parts, march, args, end, most):
 
     def one_step(carry):
         m, block, count = carry
-        new = _step(flow, parts, m, args, end)
+        new = _step(course, parts, m, end)
         # A step that is not taken is written too, where the next one will write again.
         block = _write(block, (new.u, new.y), count)
         return new, block, count + (new.accepted - m.accepted)
@@ -402,13 +395,13 @@ def _write(records, row, index):
 
 
 @_compiled
-def _side_steps(flow, method, u0, y0, u1, args):
+def _side_steps(structure, method, numbers, u0, y0, u1):
     """Many single steps side by side, each from (u0, y0) to u1."""
-    term, solver, _ = _parts(flow, method, 1.0)
+    term, solver, _ = _parts(_course(structure, numbers).flow, method, 1.0)
 
     def one(u0, y0, u1):
-        state = solver.init(term, u0, u1, y0, args)
-        y1, _, _, _, result = solver.step(term, u0, u1, y0, args, state, made_jump=False)
+        state = solver.init(term, u0, u1, y0, None)
+        y1, _, _, _, result = solver.step(term, u0, u1, y0, None, state, made_jump=False)
         # Part of a step that was solved is solved too, unless nothing but rounding moves: then the
         # state before it serves as well.
         return _where((u1 > u0) & diffrax.is_okay(result), y1, y0)
@@ -417,42 +410,45 @@ def _side_steps(flow, method, u0, y0, u1, args):
 
 
 @_compiled
-def chunk_of_steps(flow, method, march, y0, args, tolerance, end, most):
+def chunk_of_steps(structure, method, numbers, march, y0, tolerance, end, most):
     """At most so many steps towards the event or `end`, and the records of them."""
-    parts = _parts(flow, method, tolerance)
-    march = _begin(parts, y0, args) if march is None else march
-    march, records = _chunk(flow, parts, march, args, end, most)
+    course = _course(structure, numbers)
+    parts = _parts(course.flow, method, tolerance)
+    march = _begin(parts, y0) if march is None else march
+    march, records = _chunk(course, parts, march, end, most)
     return march, records, _pack(march)
 
 
 @_compiled
-def probe(flow, method, march, args, tolerance, u):
+def probe(structure, method, numbers, march, tolerance, u):
     """A step from the march to `u`: (state, what is watched there, its error over the tolerance).
 
     And the state of the solver behind it.
     """
-    term, solver, _ = _parts(flow, method, tolerance)
+    course = _course(structure, numbers)
+    term, solver, _ = _parts(course.flow, method, tolerance)
     y, error, _, solver_state, _ = solver.step(
-        term, march.u, u, march.y, args, march.solver_state, made_jump=False
+        term, march.u, u, march.y, None, march.solver_state, made_jump=False
     )
-    largest = _largest(_relative_error(flow, error, y, args, u, tolerance)) / tolerance
+    largest = _largest(_relative_error(course.flow, error, y, u, tolerance)) / tolerance
     error = jnp.where(jnp.isfinite(largest), largest, jnp.inf)
-    return y, flow.watch(y, args), error, solver_state
+    return y, course.left(y), error, solver_state
 
 
 @_compiled
-def _locate(flow, method, march, args):
+def _locate(structure, method, numbers, march):
     """Where the event happens, by stepping again from the state before it.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
     side, so that the target has been reached there.
     """
-    term, solver, _ = _parts(flow, method, 1.0)
+    course = _course(structure, numbers)
+    term, solver, _ = _parts(course.flow, method, 1.0)
     u0, y0 = march.u, march.y
 
     def at(u):
-        y = solver.step(term, u0, u, y0, args, march.solver_state, made_jump=False)[0]
-        return y, flow.watch(y, args)
+        y = solver.step(term, u0, u, y0, None, march.solver_state, made_jump=False)[0]
+        return y, course.left(y)
 
     def going(s):
         count, low, high, *_ = s
@@ -477,6 +473,6 @@ def _locate(flow, method, march, args):
         )
 
     zero, (y1, f1) = jnp.asarray(0), at(march.next_u)
-    begin = (zero, u0, march.next_u, flow.watch(y0, args), f1, y1, zero)
+    begin = (zero, u0, march.next_u, course.left(y0), f1, y1, zero)
     _, _, high, _, _, y, _ = lax.while_loop(going, body, begin)
     return high, y

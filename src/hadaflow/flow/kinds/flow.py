@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.flow.steppers import make_solver
-from hadaflow.runs.targets import Reading
+from hadaflow.runs.targets import Reading, Target
 
 
 class Values(NamedTuple):
@@ -59,3 +59,19 @@ def length(v):
     """Euclidean norm that neither underflows nor overflows."""
     largest = jnp.maximum(jnp.max(jnp.abs(v)), 1e-300)
     return largest * jnp.linalg.norm(v / largest)
+
+
+class Course(eqx.Module):
+    """A flow on its way to a target: the kind of the target is static, its number traced."""
+
+    flow: Flow
+    number: Any
+    kind: type[Target] | None = eqx.field(static=True)
+
+    @classmethod
+    def towards(cls, flow: Flow, target: Target | None, number: float) -> "Course":
+        return cls(flow, np.float64(number), None if target is None else type(target))
+
+    def left(self, y):
+        """Positive until the target is reached."""
+        return jnp.ones(()) if self.kind is None else self.kind.left(self.flow.read(y), self.number)
