@@ -37,18 +37,18 @@ Metric = str | Callable[..., Any]
 
 
 def _of_nontrivial(function):
-    return lambda model, a, C, *angles: function(model.nontrivial(a))
+    return lambda view, a, C, *angles: function(view.nontrivial(a))
 
 
-def _alignment_w_reduced(model: UFM, a, C, *angles):
+def _alignment_w_reduced(view: ReducedView, a, C, *angles):
     """Distance of WWᵀ from uniform: the squares of the first layer."""
-    return alignment(model.nontrivial(layer_values(model.depth, a, C)[0] ** 2))
+    return alignment(view.nontrivial(layer_values(view.depth, a, C)[0] ** 2))
 
 
-def _alignment_h_reduced(model: UFM, a, C, *angles):
+def _alignment_h_reduced(view: ReducedView, a, C, *angles):
     """Distance of HᵀH from uniform: the squares of the product of all other layers."""
-    rest = layer_values(model.depth, a, C)[1:]
-    return alignment(model.nontrivial(jnp.prod(rest, axis=0) ** 2))
+    rest = layer_values(view.depth, a, C)[1:]
+    return alignment(view.nontrivial(jnp.prod(rest, axis=0) ** 2))
 
 
 REDUCED: dict[str, Callable[..., Any]] = {
@@ -58,41 +58,51 @@ REDUCED: dict[str, Callable[..., Any]] = {
     "frobenius": _of_nontrivial(frobenius),
     "log_ratio": _of_nontrivial(log_ratio),
     "collapse_deviation": _of_nontrivial(collapse_deviation),
-    "energy": lambda model, a, C, *angles: model.energy(a, *angles),
-    "log_energy": lambda model, a, C, *angles: model.log_energy(a, *angles),
-    "loss": lambda model, a, C, *angles: model.energy(a, *angles) * loss_per_energy(model),
-    "log_loss": lambda model, a, C, *angles: (
-        model.log_energy(a, *angles) + np.log(loss_per_energy(model))
+    "energy": lambda view, a, C, *angles: view.energy(a, *angles),
+    "log_energy": lambda view, a, C, *angles: view.log_energy(a, *angles),
+    "loss": lambda view, a, C, *angles: view.energy(a, *angles) * view.loss_per_energy,
+    "log_loss": lambda view, a, C, *angles: (
+        view.log_energy(a, *angles) + jnp.log(view.loss_per_energy)
     ),
-    "margin": lambda model, a, C, *angles: smallest(jnp.concatenate(model.margins_of(a, *angles))),
+    "margin": lambda view, a, C, *angles: smallest(jnp.concatenate(view.margins(a, *angles))),
     "alignment_w": _alignment_w_reduced,
     "alignment_h": _alignment_h_reduced,
     "alignment_z": _of_nontrivial(alignment),
-    "label_divergence": lambda model, a, C, *angles: _label_divergence(model, a, C),
+    "label_divergence": lambda view, a, C, *angles: _label_divergence(view, a, C),
 }
 
 
-def _label_divergence(model: UFM, a, C):
+def _fixed_point(view: ReducedView):
+    """Where the softmax equals the labels: `closed_forms.fixed_point`, traced."""
+    basis, loss = view.modes_of_view, view.loss
+    counts = jnp.asarray(basis.multiplicity, float)
+    logs = jnp.log(loss.labels)
+    own = jnp.log(1 - jnp.sum(counts * loss.labels))
+    complement = basis.padded_psi(pad(logs))[..., 1:]
+    return loss.temperature / basis.classes * (own + jnp.sum(counts * logs) - complement)
+
+
+def _label_divergence(view: ReducedView, a, C):
     r"""Bregman divergence from the fixed point of the labels, $\phi'' = 1/w$: it only falls.
 
     Depth 2, balanced: $\sum_i a_i^*\log(a_i^*/a_i) - a_i^* + a_i$. Deeper models: balanced ones.
     """
-    goal = np.maximum(fixed_point(model), 0.0)
-    if model.depth == 1:
+    goal = jnp.maximum(_fixed_point(view), 0.0)
+    if view.depth == 1:
         terms = (a - goal) ** 2 / 2
-    elif model.depth == 2:
+    elif view.depth == 2:
         # φ′ = log(a + w) up to a constant.
-        w, w_goal = model.mobility(a, C), model.mobility(jnp.asarray(goal), C)
+        w, w_goal = view.mobility(a, C), view.mobility(goal, C)
         positive = goal > 0
         logs = jnp.log(jnp.where(positive, goal + w_goal, 1.0)) - jnp.log(
             jnp.where(positive, a + w, 1.0)
         )
         terms = goal * logs - w_goal + w
     else:
-        q = 2 / model.depth
+        q = 2 / view.depth
         slope = a ** (q - 1) / (q - 1)
         terms = (goal**q - a**q) / (q * (q - 1)) - slope * (goal - a)
-    return jnp.sum(model.nontrivial(terms))
+    return jnp.sum(view.nontrivial(terms))
 
 
 # --- evaluation ----------------------------------------------------------------------------------

@@ -366,6 +366,11 @@ class UFM:
     # --- views and losses -------------------------------------------------------------------------
 
     @property
+    def loss_per_energy(self) -> np.float64:
+        """What turns the loss of one sample into the loss: Kn for a sum, 1 for a mean."""
+        return np.float64(self.total_samples / self.loss_divisor)
+
+    @property
     def traced_decays(self) -> np.ndarray | None:
         """λ of every layer per unit of scaled time, None without penalties."""
         return np.array(self.scaled_decays) if self.penalized else None

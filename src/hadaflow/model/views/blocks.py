@@ -23,7 +23,10 @@ class BlockView(ReducedView):
         counts = tuple((count, 1) for count, _ in blocks.blocks)
         samples = np.array([n for _, n in blocks.blocks], dtype=float)
         structure = BlockBasis(counts, blocks.groups)  # pyright: ignore
-        return cls(structure, model.depth, model.loss_of_blocks, model.traced_decays, samples)
+        return cls(
+            structure, model.depth, model.loss_of_blocks, model.traced_decays, model.loss_per_energy,
+            samples,
+        )  # fmt: skip
 
     @property
     def blocks(self) -> BlockBasis:

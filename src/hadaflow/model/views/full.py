@@ -15,22 +15,50 @@ class FullView(eqx.Module):
     """Logits Z, the product of the factors, and what moves them. Leading axes batched."""
 
     samples_by_class: tuple[int, ...] = eqx.field(static=True)
+    largest_rank: int = eqx.field(static=True)  # of the logits
+    basis: Any = eqx.field(static=True)  # of balanced classes; None of others
     loss: Loss
     decays: Any  # λ of every layer; None without penalties
     loss_divisor: Any
     time_scale: Any
+    singular_value_scale: Any
 
     @classmethod
     def of(cls, model: UFM) -> "FullView":
         decays = np.array(model.decays) if model.penalized else None
         return cls(
-            tuple(model.samples_by_class.tolist()), model.loss_of_matrices, decays,
+            tuple(model.samples_by_class.tolist()), model.largest_rank,
+            model.basis if model.imbalance is None else None, model.loss_of_matrices, decays,
             np.float64(model.loss_divisor), np.float64(model.time_scale),
+            np.float64(model.singular_value_scale),
         )  # fmt: skip
 
     @property
     def classes(self) -> int:
         return len(self.samples_by_class)
+
+    @property
+    def samples(self) -> int:
+        """Of every class, where they are balanced."""
+        return self.samples_by_class[0]
+
+    @property
+    def total_samples(self) -> int:
+        return sum(self.samples_by_class)
+
+    @property
+    def mean_samples(self) -> float:
+        return self.total_samples / self.classes
+
+    @property
+    def rounding_of_logits(self) -> float:
+        """Singular values of the logits below this share of the largest are rounding."""
+        return max(self.classes, self.total_samples) * float(np.finfo(float).eps)
+
+    @property
+    def loss_per_energy(self) -> Any:
+        """What turns the loss of one sample into the loss: Kn for a sum, 1 for a mean."""
+        return self.total_samples / self.loss_divisor
 
     @property
     def one_hot(self) -> np.ndarray:

@@ -28,6 +28,7 @@ class ReducedView(eqx.Module):
     depth: int = eqx.field(static=True)
     loss: Loss
     decays: Any  # λ of every layer per unit of scaled time; None without penalties
+    loss_per_energy: Any  # what turns the loss of one sample into the loss: Kn for a sum
 
     @property
     def has_constant_mode(self) -> bool:
@@ -113,7 +114,9 @@ class SymmetricView(ReducedView):
 
     @classmethod
     def of(cls, model: UFM) -> "SymmetricView":
-        return cls(model.basis, model.depth, model.loss_of_modes, model.traced_decays)
+        return cls(
+            model.basis, model.depth, model.loss_of_modes, model.traced_decays, model.loss_per_energy
+        )
 
     @property
     def basis(self) -> Any:
