@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from hadaflow.base.progress import Progress
-from hadaflow.flow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
 from hadaflow.flow.integrate import Integration
+from hadaflow.flow.kinds.flow import Course, Flow
 from hadaflow.runs.methods import STIFF_METHOD
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 from hadaflow.runs.requests import Request
@@ -42,9 +42,7 @@ def stall(norm: float, deviation: float) -> Stop:
 
 def integrate(
     request: Request,
-    flow: ReducedFlow | LayerFlow | PhaseFlow | FullFlow,
-    y0: Any,
-    args: tuple[Any, ...],
+    flow: Flow,
     tolerance: float,
     give_up: Callable[[float, Any, int], Stop | None],
     values: Callable[[Any], np.ndarray],
@@ -56,7 +54,9 @@ def integrate(
     """
     goals = request.goals
     if goals is not None and len(goals) == 0:  # only time 0 was asked for
-        return Outcome(Ending.DONE, goals, jax.tree.map(lambda x: np.zeros((0, *x.shape)), y0))
+        return Outcome(
+            Ending.DONE, goals, jax.tree.map(lambda x: np.zeros((0, *x.shape)), flow.begin())
+        )
     with Progress(request.progress, "solve") as progress:
 
         def report(u: float) -> None:
@@ -65,12 +65,13 @@ def integrate(
         def rests(y: Any) -> bool:
             if not request.model.settles or isinstance(request.event, Steady):
                 return False
-            return float(Steady.left(flow.read(y, args), _REST_TOLERANCE)) <= 0
+            return float(Steady.left(flow.read(y), _REST_TOLERANCE)) <= 0
 
         def stop(u: float, y: Any, steps: int) -> Stop | None:
             return Stop(Ending.REST) if rests(y) else give_up(u, y, steps)
 
-        integration = Integration(flow, request.method, y0, args, tolerance, report, stop)
+        course = Course.towards(flow, request.event, request.target_value)
+        integration = Integration(course, request.method, tolerance, report, stop)
         if goals is None:
             outcome = integration.to_event(request.grid)
         else:

@@ -5,7 +5,6 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,7 +17,11 @@ from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Report
 from hadaflow.flow.batches import solve_batch
 from hadaflow.flow.estimates import check_memory
-from hadaflow.flow.flows import FullFlow, LayerFlow, PhaseFlow, ReducedFlow
+from hadaflow.flow.kinds.amplitudes import AmplitudeFlow
+from hadaflow.flow.kinds.displacement import DisplacementFlow
+from hadaflow.flow.kinds.flow import Course
+from hadaflow.flow.kinds.layers import LayerFlow
+from hadaflow.flow.kinds.matrices import MatrixFlow
 from hadaflow.flow.marching import NORM_LIMIT, PATIENCE, integrate, local_tolerance, stall, too_far
 from hadaflow.flow.orbit_runs import choose, reconsider, solve_orbit, supports
 from hadaflow.model.closed_forms import (
@@ -32,6 +35,7 @@ from hadaflow.model.layers import layer_values
 from hadaflow.model.starts import compress, distance_from_hadamard, log_singular_values, project
 from hadaflow.model.states import Parameters, Spectrum
 from hadaflow.model.ufm import MSE, UFM
+from hadaflow.model.views.circulant import CirculantView
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.methods import DUAL
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
@@ -39,6 +43,8 @@ from hadaflow.runs.recording import deviation, reduced_result, result, status_of
 from hadaflow.runs.requests import Request, make_request
 from hadaflow.runs.targets import Collapse, Norm, PathLength, PredictedCollapse, Target
 from hadaflow.saddles.low_rank import low_rank_limit
+
+ReducedFlow = DisplacementFlow | LayerFlow | AmplitudeFlow
 
 # As `NORM_LIMIT`, for full states, whose steps cost more.
 _FULL_NORM_LIMIT = 1e5
@@ -123,23 +129,35 @@ def _solve_reduced(request: Request, start: Spectrum) -> Trajectory:
         none = np.zeros((0, request.model.modes))
         return reduced_result(request, start, np.zeros(0), none, np.zeros(0), *early)
     model = request.model
-    if start.angles is not None and model.imbalance is None:
-        return _integrate_phases(request, start)
-    if model.may_change_sign(start.C):
-        signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
-        return _real_if_possible(_integrate_phases(request, signed))
-    if model.penalized or model.imbalance is not None or (model.loss == MSE and model.depth > 2):
-        return _integrate_layers(request, start)
-    if model.loss == MSE:
+    if model.loss == MSE and model.depth <= 2 and not model.penalized:
         return _solve_mse(request, start)
     if request.method == DUAL:
         return solve_orbit(request, start)
-    return _integrate_reduced(request, start)
+    return _real_if_possible(start, follow(request, start, reduced_flow(model, start)))
 
 
-def _real_if_possible(run: Trajectory) -> Trajectory:
-    """The run without its angles, where no mode has changed its sign."""
-    if np.any(np.cos(run.angles) < 0):
+def reduced_flow(model: UFM, start: Spectrum) -> ReducedFlow:
+    """The kind of flow that can follow this start."""
+    if start.angles is not None and model.imbalance is None:
+        return AmplitudeFlow.of(CirculantView.of(model), start)
+    if model.may_change_sign(start.C):
+        signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
+        return AmplitudeFlow.of(CirculantView.of(model), signed)
+    if model.penalized or model.imbalance is not None or model.loss == MSE:
+        zeros = np.sum(layer_values(model.depth, start.a, start.C) == 0, axis=0)
+        if np.any(zeros == 1):
+            raise InputError(
+                "Argument `start` must have positive singular values (or zeros that stay zero) for "
+                "this model, whose reduced view follows their logarithms; the full view (`hadamard`) "
+                "follows such a start."
+            )
+        return LayerFlow.of(model.view, start)
+    return DisplacementFlow.of(model.view, start)
+
+
+def _real_if_possible(start: Spectrum, run: Trajectory) -> Trajectory:
+    """The run without its angles, where the start had none and no mode has changed its sign."""
+    if start.angles is not None or "angles" not in run.arrays or np.any(np.cos(run.angles) < 0):
         return run
     return dataclasses.replace(run, arrays={n: v for n, v in run.arrays.items() if n != "angles"})
 
@@ -196,92 +214,34 @@ def _settles_elsewhere(model: UFM, tolerance: float) -> str:
     )
 
 
-def _integrate_reduced(request: Request, start: Spectrum) -> Trajectory:
-    model, event = request.model, request.event
-    flow = ReducedFlow(model, not np.any(start.C), type(event) if event else None)
-    args = flow.arguments(model, start.a, start.C, request.target_value)
-    tolerance = local_tolerance(request)
-    patient = request.choice.forced or not supports(model, start)
-    norm_limit = NORM_LIMIT if patient else PATIENCE
-
-    with double_precision():
-
-        def give_up(u: float, y: np.ndarray, steps: int) -> Stop | None:
-            free = flow.displaced(y, args)[1:]
-            a = model.nontrivial(free)
-            if isinstance(event, Collapse):
-                if limit := low_rank_limit(model, free, start.C):
-                    return Stop(Ending.NEVER, limit)
-                if a.sum() > norm_limit:
-                    return stall(a.sum(), deviation(a))
-            return too_far(request, u, steps, a.sum(), float(y[0]))
-
-        y0 = np.zeros(model.basis.modes + 1)
-
-        def values(y: np.ndarray) -> np.ndarray:
-            return model.nontrivial(flow.displaced(y, args)[1:])
-
-        outcome = integrate(request, flow, y0, args, tolerance, give_up, values)
-        with held_back():
-            a = flow.displaced(outcome.ys, args)[:, 1:]
-            status, message = status_of(request, outcome.ending, outcome.last, outcome.reason)
-            return reduced_result(
-                request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome, tolerance
-            )
-
-
-def _integrate_layers(request: Request, start: Spectrum) -> Trajectory:
-    model, event = request.model, request.event
-    zeros = np.sum(layer_values(model.depth, start.a, start.C) == 0, axis=0)
-    if np.any(zeros == 1):
-        raise InputError(
-            "Argument `start` must have positive singular values (or zeros that stay zero) for this "
-            "model, whose reduced view follows their logarithms; the full view (`hadamard`) follows "
-            "such a start."
-        )
-    flow = LayerFlow(model, type(event) if event else None)
-    args = flow.arguments(model, start, request.target_value)
-    y0 = np.zeros(1 + model.depth * model.modes + len(args[2]))
-    return _integrate_many(request, start, flow, y0, args, lambda y: flow.values(y, args))
-
-
-def _integrate_phases(request: Request, start: Spectrum) -> Trajectory:
-    flow = PhaseFlow(request.model, type(request.event) if request.event else None)
-    args = (np.float64(request.target_value),)
-    return _integrate_many(request, start, flow, flow.start(start), args, flow.values)
-
-
-def _integrate_many(
-    request: Request,
-    start: Spectrum,
-    flow: LayerFlow | PhaseFlow,
-    y0: np.ndarray,
-    args: tuple[Any, ...],
-    values: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]],
-) -> Trajectory:
-    """A reduced flow that moves more than one number per mode; `values` reads a, C and angles."""
+def follow(request: Request, start: Spectrum, flow: ReducedFlow) -> Trajectory:
+    """March along a reduced flow to the request's end."""
     model, event, tolerance = request.model, request.event, local_tolerance(request)
+    impatient = isinstance(flow, DisplacementFlow) and supports(model, start)
+    norm_limit = PATIENCE if impatient and not request.choice.forced else NORM_LIMIT
+
+    def singular_values(y: Any) -> np.ndarray:
+        return model.nontrivial(flow.values(y).a)
+
+    def give_up(u: float, y: np.ndarray, steps: int) -> Stop | None:
+        free, C, angles = flow.values(y)
+        a = model.nontrivial(free)
+        if isinstance(event, Collapse):
+            C = start.C if C is None else C
+            if model.imbalance is None and (limit := low_rank_limit(model, free, C, angles)):
+                return Stop(Ending.NEVER, limit)
+            if a.sum() > norm_limit:
+                return stall(a.sum(), deviation(a))
+        return too_far(request, u, steps, a.sum(), float(y[0]))
+
     with double_precision():
-
-        def give_up(u: float, y: np.ndarray, steps: int) -> Stop | None:
-            free, C, angles = values(y)
-            a = model.nontrivial(free)
-            if isinstance(event, Collapse):
-                if model.imbalance is None and (limit := low_rank_limit(model, free, C, angles)):
-                    return Stop(Ending.NEVER, limit)
-                if a.sum() > NORM_LIMIT:
-                    return stall(a.sum(), deviation(a))
-            return too_far(request, u, steps, a.sum(), float(y[0]))
-
-        outcome = integrate(
-            request, flow, y0, args, tolerance, give_up, lambda y: model.nontrivial(values(y)[0])
-        )
+        outcome = integrate(request, flow, tolerance, give_up, singular_values)
         with held_back():
-            a, C, turned = values(outcome.ys)
+            a, C, turned = flow.values(outcome.ys)
             status, message = status_of(request, outcome.ending, outcome.last, outcome.reason)
             return reduced_result(
                 request, start, outcome.us, a, outcome.ys[:, 0], status, message, outcome,
-                tolerance, C if model.penalized else None, turned,
+                tolerance, C, turned,
             )  # fmt: skip
 
 
@@ -372,9 +332,8 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
     if start.batch:
         raise InputError(f"Argument `start` must be one state, but is a batch of {start.batch}.")
     small_model, small, expand = compress(model, start)
-    flow = FullFlow(small_model, type(event) if event else None)
+    flow = MatrixFlow.of(small_model.full_view, small)
     tolerance = local_tolerance(request)
-    args, y0 = (np.float64(request.target_value),), (small.factors, np.zeros(()))
 
     def singular_values(y: Any) -> np.ndarray:
         logs = log_singular_values(small_model, Parameters(y[0]), model.classes - 1)
@@ -391,11 +350,12 @@ def _solve_full(request: Request, start: Parameters) -> Trajectory:
         return too_far(request, u, steps, norm, float(y[1]))
 
     with double_precision():
-        early = _full_decided_at_start(request, small, flow, y0, args)
+        early = _full_decided_at_start(request, small, flow)
         if early:
-            outcome = Outcome(Ending.EVENT, np.zeros(0), jax.tree.map(lambda x: x[None][:0], y0))
+            none = jax.tree.map(lambda x: x[None][:0], flow.begin())
+            outcome = Outcome(Ending.EVENT, np.zeros(0), none)
         else:
-            outcome = integrate(request, flow, y0, args, tolerance, give_up, singular_values)
+            outcome = integrate(request, flow, tolerance, give_up, singular_values)
     factors, path = outcome.ys
     states = expand(Parameters(tuple(factors)))
     rows = [
@@ -419,7 +379,7 @@ def _full_low_rank_limit(model: UFM, state: Parameters) -> str:
 
 
 def _full_decided_at_start(
-    request: Request, start: Parameters, flow: FullFlow, y0: Any, args: Any
+    request: Request, start: Parameters, flow: MatrixFlow
 ) -> tuple[str, str] | None:
     """Status and message of a full run that needs no integration."""
     modes, event = request.model.classes - 1, request.event
@@ -437,6 +397,6 @@ def _full_decided_at_start(
             )
         if isinstance(event, Norm | PathLength) and max(ranks) == 0:
             return "failed", "All matrices are zero: nothing moves."
-    if float(flow.watch(y0, args)) <= 0:
+    if float(Course.towards(flow, event, request.target_value).left(flow.begin())) <= 0:
         return status_of(request, Ending.EVENT, 0.0)
     return None

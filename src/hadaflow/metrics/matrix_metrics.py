@@ -207,9 +207,7 @@ FULL: dict[str, Callable[..., Any]] = {
     ),
     "collapse_deviation": lambda view, factors: full_collapse_deviation(view, factors),
     "energy": lambda view, factors: jnp.exp(_log_loss(view, factors)) / view.loss_per_energy,
-    "log_energy": lambda view, factors: (
-        _log_loss(view, factors) - jnp.log(view.loss_per_energy)
-    ),
+    "log_energy": lambda view, factors: _log_loss(view, factors) - jnp.log(view.loss_per_energy),
     "loss": lambda view, factors: jnp.exp(_log_loss(view, factors)),
     "log_loss": _log_loss,
     "margin": _margin,

@@ -32,7 +32,11 @@ class CirculantView(ReducedView):
     @classmethod
     def of(cls, model: UFM) -> "CirculantView":
         return cls(
-            model.basis, model.depth, model.loss_of_classes, model.traced_decays, model.loss_per_energy
+            model.basis,
+            model.depth,
+            model.loss_of_classes,
+            model.traced_decays,
+            model.loss_per_energy,
         )
 
     @property

@@ -115,7 +115,11 @@ class SymmetricView(ReducedView):
     @classmethod
     def of(cls, model: UFM) -> "SymmetricView":
         return cls(
-            model.basis, model.depth, model.loss_of_modes, model.traced_decays, model.loss_per_energy
+            model.basis,
+            model.depth,
+            model.loss_of_modes,
+            model.traced_decays,
+            model.loss_per_energy,
         )
 
     @property
