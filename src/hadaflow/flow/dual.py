@@ -20,12 +20,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from hadaflow.algebra.padding import with_front
+from hadaflow.flow.kinds.flow import Flow
 from hadaflow.flow.stages import (
     LARGEST_LOG,
     Basis,
@@ -43,6 +45,7 @@ LATE = 1e17  # from here on log t is M, or the smallest margin, to every digit
 MANY_CLASSES = 256
 _LAST_STRETCH, _LAST_MARGINS = 30.0, 4.0  # of the deviation; margins that join on it
 _FINEST = 2e-3  # smallest share of the tolerance that collapse may ask for, at hard margins
+_CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
 _STAGE_SHARE = 0.3  # of the tolerance of a step, for all errors of its stages together
 
 
@@ -58,59 +61,44 @@ class OrbitState(NamedTuple):
     reach: Any
 
 
-class OrbitArguments(NamedTuple):
-    """What an orbit is integrated with: its start, its tolerance, and the target's number."""
-
-    log_a0: Any  # padded in front
-    tolerance: Any
-    target: Any
-
-
 class DualEuler(diffrax.AbstractAdaptiveSolver):
     """Extrapolated implicit Euler with dual stages: `rank` results of 1, 2, … partial steps each.
 
-    The state is an `OrbitState`, the arguments are `OrbitArguments`, the solver state is the last
-    weights, as a guess. The error of P is returned as that of log a. A stage that cannot be solved makes
-    the error infinite.
+    The state is an `OrbitState`, the solver state is the last weights, as a guess. The error of P is
+    returned as that of log a. A stage that cannot be solved makes the error infinite.
     """
 
-    basis: Basis
-    rank: int
-    wide: bool
-    collapse: bool  # is the target collapse, which needs `fineness`?
+    flow: "DualFlow"
     term_structure: ClassVar = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Callable[..., Any]] = diffrax.LocalLinearInterpolation
 
     def order(self, terms) -> int:
-        return self.rank
+        return self.flow.rank
 
     def error_order(self, terms) -> float:
-        return float(self.rank)
-
-    @property
-    def operator(self) -> Operator:
-        return Operator(self.basis, self.wide)
+        return float(self.flow.rank)
 
     def init(self, terms, t0, t1, y0, args):
-        return soft_weights(self.operator, log_a(self.operator, y0.P, args.log_a0))
+        op = self.flow.operator
+        return soft_weights(op, log_a(op, y0.P, self.flow.log_a0))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        op, h = self.operator, t1 - t0
-        now = read(op, y0, args.log_a0)
+        flow, op, h = self.flow, self.flow.operator, t1 - t0
+        now = flow.read(y0)
         place = _place(now)
-        best_weights, *estimates = _extrapolation(self.rank)
-        if self.basis.classes >= MANY_CLASSES:
+        best_weights, *estimates = _extrapolation(flow.rank)
+        if flow.basis.classes >= MANY_CLASSES:
             estimates = estimates[:1]
-        tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * args.tolerance
-        if self.collapse:
-            tolerance = tolerance * fineness(self.basis, self.rank, now, args)
+        tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * flow.tolerance
+        if flow.collapse is not None:
+            tolerance = tolerance * flow.fineness(now)
 
         def result(guess, parts):
             """Increments by `parts` Euler steps; one loop for all, so that a stage compiles once."""
             y, guess, solved = _partial_steps(op, place, y0, h, parts, guess, tolerance)
             return guess, (jax.tree.map(lambda a, b: a - b, y, y0), solved)
 
-        guess, (moves, solved) = lax.scan(result, solver_state, jnp.arange(1, self.rank + 1))
+        guess, (moves, solved) = lax.scan(result, solver_state, jnp.arange(1, flow.rank + 1))
         solved = jnp.all(solved)
         best = jax.tree.map(lambda y, m: y + best_weights @ m, y0, moves)
         error = jax.tree.map(jnp.zeros_like, y0)
@@ -177,9 +165,9 @@ def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance
 
 
 @functools.partial(jax.jit, static_argnames=("op",))
-def euler_step(op: Operator, y: OrbitState, args: OrbitArguments, guess: Weights, h, tolerance):
+def euler_step(op: Operator, y: OrbitState, log_a0, guess: Weights, h, tolerance):
     """One Euler step, however long: (state, weights, whether it was solved)."""
-    place = _place(read(op, y, args.log_a0))
+    place = _place(read(op, y, log_a0))
     return _partial_steps(op, place, y, h, jnp.asarray(1), guess, tolerance)
 
 
@@ -212,24 +200,6 @@ def log_a(op: Operator, P, log_a0):
     return log_a0 + op.positive(P)
 
 
-def fineness(basis: Basis, rank: int, now: "Reading", args: OrbitArguments):
-    """How much more accurate log a must be than log‖a‖₁ at collapse, which is to be located.
-
-    By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is μδ; at
-    hard margins it falls by 1/K for every margin that is still out. With thousands of classes collapse is
-    so far in the hard regime that steps are exact, and asking for more would ask for less than rounding.
-    What rounding leaves of a step is the limit for all.
-    """
-    target = args.target
-    mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (basis.classes - 1)
-    slope = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, target)
-    last = now.deviation < _LAST_STRETCH * target
-    least = max(_LAST_MARGINS / basis.classes, _FINEST)
-    slope = jnp.where(last, jnp.minimum(slope, least), slope)
-    floor = rounding(basis, longest_step(now)) * float(np.abs(_extrapolation(rank)[0]).sum())
-    return jnp.minimum(jnp.maximum(slope, floor / args.tolerance), 1.0)
-
-
 def longest_step(now: "Reading"):
     """No step leads from the soft regime into the hard one past all that happens between them.
 
@@ -237,6 +207,69 @@ def longest_step(now: "Reading"):
     from where they began, which is another orbit.
     """
     return 0.5 + 0.25 * jnp.abs(now.log_margin)
+
+
+class DualFlow(Flow):
+    """The orbit in σ, from scaled singular values for temperature one."""
+
+    basis: Basis = eqx.field(static=True)
+    rank: int = eqx.field(static=True)  # order of the extrapolation
+    wide: bool = eqx.field(static=True)  # are the entries so far apart that sums must not cancel?
+    log_a0: Any  # padded in front
+    tolerance: Any  # of one step
+    collapse: Any  # the tolerance of collapse, where that is to be located; else None
+
+    @property
+    def operator(self) -> Operator:
+        return Operator(self.basis, self.wide)
+
+    @property
+    def steps_per_chunk(self) -> int:
+        return int(np.clip(_CHUNK_WORK // self.basis.classes, 1, 64))
+
+    def solver(self, method: str) -> DualEuler:
+        return DualEuler(self)
+
+    def velocity(self, u, y: OrbitState):
+        """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
+        return self.solver("").func(None, u, y, None)
+
+    def read(self, y: OrbitState) -> "Reading":
+        return read(self.operator, y, self.log_a0)
+
+    def error_scale(self, y: OrbitState) -> OrbitState:
+        """What the error of log a, and of the two clocks, is measured against.
+
+        The logarithm of time is promised relatively.
+        """
+        now = self.read(y)
+        scale = jnp.ones(()) if self.collapse is None else self.fineness(now)
+        timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
+        return OrbitState(
+            jnp.full_like(y.P, scale),
+            jnp.where(now.soft_minimum < LATE, timing, 1.0),
+            jnp.maximum(y.reach, 1e-290),
+        )
+
+    def longest_step(self, y: OrbitState):
+        return longest_step(self.read(y))
+
+    def fineness(self, now: "Reading"):
+        """How much more accurate log a must be than log‖a‖₁ at collapse, which is to be located.
+
+        By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is μδ; at
+        hard margins it falls by 1/K for every margin that is still out. With thousands of classes collapse is
+        so far in the hard regime that steps are exact, and asking for more would ask for less than rounding.
+        What rounding leaves of a step is the limit for all.
+        """
+        basis, target = self.basis, self.collapse
+        mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (basis.classes - 1)
+        slope = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, target)
+        last = now.deviation < _LAST_STRETCH * target
+        least = max(_LAST_MARGINS / basis.classes, _FINEST)
+        slope = jnp.where(last, jnp.minimum(slope, least), slope)
+        floor = rounding(basis, longest_step(now)) * float(np.abs(_extrapolation(self.rank)[0]).sum())
+        return jnp.minimum(jnp.maximum(slope, floor / self.tolerance), 1.0)
 
 
 class Reading(NamedTuple):

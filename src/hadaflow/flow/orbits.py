@@ -42,78 +42,24 @@ def rank_for(tolerance: float) -> int:
     return int(np.clip(round(1 - math.log10(tolerance) / 1.6), 3, 7))
 
 
-@dataclasses.dataclass(frozen=True)
-class DualFlow:
-    """The orbit in σ, as `integrate` steps it; `args` are `OrbitArguments`."""
+def make_course(
+    basis: Basis, a: np.ndarray, kind: type[Target], tolerance: float, number: float
+) -> tuple[Course, OrbitState]:
+    """The orbit from scaled singular values (for temperature one), and its first state.
 
-    basis: Basis
-    rank: int
-    wide: bool
-    target: type[Target] | None
-
-    @property
-    def operator(self) -> Operator:
-        return Operator(self.basis, self.wide)
-
-    @property
-    def steps_per_chunk(self) -> int:
-        return int(np.clip(_CHUNK_WORK // self.basis.classes, 1, 64))
-
-    def solver(self, method: str) -> DualEuler:
-        return DualEuler(self.basis, self.rank, self.wide, self.target is Collapse)
-
-    def velocity(self, u, y: OrbitState, args: OrbitArguments):
-        """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
-        return self.solver(DUAL).func(None, u, y, args)
-
-    def error_scale(self, y: OrbitState, args: OrbitArguments) -> OrbitState:
-        """What the error of log a, and of the two clocks, is measured against.
-
-        The logarithm of time is promised relatively.
-        """
-        now = read(self.operator, y, args.log_a0)
-        scale = jnp.ones(())
-        if self.target is Collapse:
-            scale = fineness(self.basis, self.rank, now, args)
-        timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
-        return OrbitState(
-            jnp.full_like(y.P, scale),
-            jnp.where(now.soft_minimum < LATE, timing, 1.0),
-            jnp.maximum(y.reach, 1e-290),
-        )
-
-    def longest_step(self, y: OrbitState, args: OrbitArguments):
-        return longest_step(read(self.operator, y, args.log_a0))
-
-    def watch(self, y: OrbitState, args: OrbitArguments):
-        """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
-        if self.target is None:
-            return jnp.ones(())
-        left = self.target.left(read(self.operator, y, args.log_a0), args.target)
-        return jnp.maximum(left, -1.0)
-
-    def disarmed(self, args: OrbitArguments) -> OrbitArguments:
-        return args if self.target is None else args._replace(target=self.target.never)
-
-
-def make_flow(
-    basis: Basis, a: np.ndarray, target: type[Target] | None, tolerance: float, value: float
-) -> tuple[DualFlow, OrbitState, OrbitArguments]:
-    """The flow from scaled singular values (for temperature one), its first state and arguments.
-
-    `value` is the target's number, the first one where there are several.
+    `number` is the target's, the first one where there are several.
     """
     positive = a[a > 0]
     wide = bool(positive.max() > _WIDE * positive.min()) if len(positive) else False
-    flow = DualFlow(basis, rank_for(tolerance), wide, target)
     with np.errstate(divide="ignore"):
         log_a0 = np.concatenate([[0.0], np.log(a)])
-    args = OrbitArguments(log_a0, np.float64(tolerance), np.float64(value))
-    begin = OrbitState(np.zeros(len(log_a0)), np.float64(0.0), np.float64(0.0))
+    collapse = np.float64(number) if kind is Collapse else None
+    flow = DualFlow(basis, rank_for(tolerance), wide, log_a0, np.float64(tolerance), collapse)
+    course = Course(flow, np.float64(number), kind)
     later = _skip_tiny(basis, a)
-    if later is not None and float(_watch(flow, later, args)) > 0:
-        return flow, later, args
-    return flow, begin, args
+    if later is not None and float(_left(course, later)) > 0:
+        return course, later
+    return course, OrbitState(np.zeros(len(log_a0)), np.float64(0.0), np.float64(0.0))
 
 
 def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
@@ -135,25 +81,25 @@ def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
     return OrbitState(P, np.float64(growth * skipped * count), np.float64(reach))
 
 
-@functools.partial(jax.jit, static_argnames=("flow",))
-def _read_all(flow: DualFlow, ys: OrbitState, log_a0) -> Reading:
-    return lax.map(lambda y: read(flow.operator, y, log_a0), ys)
+@jax.jit
+def _read_all(flow: DualFlow, ys: OrbitState) -> Reading:
+    return lax.map(flow.read, ys)
 
 
-@functools.partial(jax.jit, static_argnames=("flow",))
-def _watch(flow: DualFlow, y: OrbitState, args: OrbitArguments):
-    return flow.watch(y, args)
+@jax.jit
+def _left(course: Course, y: OrbitState):
+    return jnp.maximum(course.left(y), -1.0)
 
 
-@functools.partial(jax.jit, static_argnames=("flow",))
-def _read_numbers(flow: DualFlow, y: OrbitState, log_a0) -> Reading:
+@jax.jit
+def _read_numbers(flow: DualFlow, y: OrbitState) -> Reading:
     """A reading without its long vector, which would have to leave the device."""
-    return read(flow.operator, y, log_a0)._replace(log_a=jnp.zeros(0))
+    return flow.read(y)._replace(log_a=jnp.zeros(0))
 
 
-def read_all(flow: DualFlow, ys: OrbitState, args: OrbitArguments) -> Reading:
+def read_all(flow: DualFlow, ys: OrbitState) -> Reading:
     """Readings of many states, as NumPy arrays; log a without the front entry."""
-    found = jax.tree.map(np.asarray, _read_all(flow, ys, args.log_a0))
+    found = jax.tree.map(np.asarray, _read_all(flow, ys))
     return found._replace(log_a=found.log_a[:, 1:])
 
 
