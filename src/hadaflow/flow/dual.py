@@ -268,7 +268,9 @@ class DualFlow(Flow):
         last = now.deviation < _LAST_STRETCH * target
         least = max(_LAST_MARGINS / basis.classes, _FINEST)
         slope = jnp.where(last, jnp.minimum(slope, least), slope)
-        floor = rounding(basis, longest_step(now)) * float(np.abs(_extrapolation(self.rank)[0]).sum())
+        floor = rounding(basis, longest_step(now)) * float(
+            np.abs(_extrapolation(self.rank)[0]).sum()
+        )
         return jnp.minimum(jnp.maximum(slope, floor / self.tolerance), 1.0)
 
 

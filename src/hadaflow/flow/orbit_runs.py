@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.algebra.bases import Basis
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress
-from hadaflow.flow.dual import MANY_CLASSES, Reading, euler_step
-from hadaflow.flow.orbits import DualFlow, OrbitMarch, make_flow, read_all
+from hadaflow.flow.dual import MANY_CLASSES, DualFlow, Reading, euler_step
+from hadaflow.flow.kinds.flow import Course
+from hadaflow.flow.orbits import OrbitMarch, make_course, read_all
 from hadaflow.flow.predictions import (
     ANCHOR,
     collapse_log_norms,
@@ -170,16 +172,14 @@ def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
     tolerance = local_tolerance(request)
     target, value = _aim(request, log_tau)
     with double_precision(), Progress(request.progress, "solve") as progress:
-        flow, y0, args = make_flow(
-            model.basis, start.a / model.temperature, target, tolerance, value
-        )
+        course, y0 = make_course(model.basis, start.a / model.temperature, target, tolerance, value)
 
         def give_up(now: Reading, steps: int) -> Stop | None:
             where = f"log‖a‖₁ = {now.log_norm + log_tau:.6g}, max|(K−1)â − 1| = {now.deviation:.3g}"
             progress.report(f"{where}, {steps} steps", None)
-            return _lost_digits(flow, now)
+            return _lost_digits(model.basis, now)
 
-        march = OrbitMarch(flow, y0, args, min(0.02 * tolerance, 1e-6), give_up)
+        march = OrbitMarch(course, y0, min(0.02 * tolerance, 1e-6), give_up)
         ended, extra = request, {}
         if isinstance(event, PredictedCollapse):
             outcome, ended, extra = _foretell(request, march, log_tau)
@@ -188,7 +188,7 @@ def solve_orbit(request: Request, start: Spectrum) -> Trajectory:
             keep = request.points - 2 if request.log10_times is None else 0
             outcome = march.through(values, keep)
         with held_back():
-            found = read_all(flow, outcome.ys, args) if len(outcome.us) else None
+            found = read_all(march.flow, outcome.ys) if len(outcome.us) else None
             return _result(ended, start, outcome, found, march, log_tau, extra)
 
 
@@ -223,13 +223,13 @@ def _requested(request: Request, log_tau: float) -> list[float]:
     return u_from_log10(asked + request.time_shift - log_tau / LN10).tolist()
 
 
-def _lost_digits(flow: DualFlow, now: Reading) -> Stop | None:
+def _lost_digits(basis: Basis, now: Reading) -> Stop | None:
     """The honest stop of a basis whose transform cancels, once the smallest margin is rounding."""
-    if flow.basis.exact_psi or now.log_margin - now.log_norm > math.log(_LOST_MARGIN):
+    if basis.exact_psi or now.log_margin - now.log_norm > math.log(_LOST_MARGIN):
         return None
     reason = (
         "the smallest margin has become less than the rounding of the Fourier transform of "
-        f"{flow.basis.classes} classes, {_LOST_MARGIN:.1g} of ‖a‖₁"
+        f"{basis.classes} classes, {_LOST_MARGIN:.1g} of ‖a‖₁"
     )
     return Stop(Ending.GIVEN_UP, reason)
 
@@ -241,23 +241,23 @@ def _foretell(
 
     Returns also what was carried out in the end: the request, or one for `Collapse`.
     """
-    tolerance, flow, args = request.target_value, march.flow, march.args
+    tolerance, flow, anchor_norm = request.target_value, march.flow, float(march.course.number)
     outcome = Outcome(
         Ending.EVENT, np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), march.y0)
     )
     y = march.y0
-    if float(_read_one(flow, y, args).log_norm) < math.log(args.target):
+    if float(_read_one(flow, y).log_norm) < math.log(anchor_norm):
         near = dataclasses.replace(march, slack=math.inf)  # wherever the step ends will do
-        outcome = near.through([float(args.target)], max(request.points - _JUMP_PARTS - 2, 0))
+        outcome = near.through([anchor_norm], max(request.points - _JUMP_PARTS - 2, 0))
         march.transforms = near.transforms
         if outcome.ending is not Ending.EVENT:
             return outcome, request, {}
         y = jax.tree.map(lambda x: x[-1], outcome.ys)
-    now = _read_one(flow, y, args)
+    now = _read_one(flow, y)
     anchor = float(now.log_norm)
     level, uniform = collapse_log_norms(flow.basis, now.log_a, tolerance)
     joins = joining_log_norms(flow.basis, now.log_a)
-    jumped, why = _jump(flow, y, args, joins, (anchor, level), tolerance, march)
+    jumped, why = _jump(flow, y, joins, (anchor, level), tolerance, march)
     shift = log_tau + math.log(request.value_scale)
     extra = {
         "anchor_log_norm": anchor + shift,
@@ -272,21 +272,22 @@ def _foretell(
             lambda a, b: np.concatenate([a, b])[1 - request.points :], outcome.ys, jumped
         )
         return dataclasses.replace(outcome, us=us, ys=ys), request, extra
+    closer = dataclasses.replace(flow, collapse=np.float64(tolerance))
     stepping = dataclasses.replace(
-        march, flow=dataclasses.replace(flow, target=Collapse), transforms=0
+        march, course=Course(closer, np.float64(tolerance), Collapse), transforms=0
     )
     outcome = stepping.through([tolerance], request.points - 2)
     march.transforms += stepping.transforms
     return outcome, dataclasses.replace(request, until=Collapse(tolerance)), extra
 
 
-def _read_one(flow: DualFlow, y: Any, args: Any) -> Reading:
-    many = read_all(flow, jax.tree.map(lambda x: np.asarray(x)[None], y), args)
+def _read_one(flow: DualFlow, y: Any) -> Reading:
+    many = read_all(flow, jax.tree.map(lambda x: np.asarray(x)[None], y))
     return jax.tree.map(lambda x: x[0], many)
 
 
 def _jump(
-    flow: DualFlow, y: Any, args: Any, joins: np.ndarray, way: tuple[float, float],
+    flow: DualFlow, y: Any, joins: np.ndarray, way: tuple[float, float],
     tolerance: float, march: OrbitMarch,
 ) -> tuple[Any, str]:  # fmt: skip
     """States along the hard-margin path, the way in log‖a‖₁, each by one step from the anchor.
@@ -303,9 +304,9 @@ def _jump(
         guess = Weights(*filled_weights(flow.basis, joins, goal), np.asarray(spent))
         for _ in range(4):  # log‖a‖₁ is very nearly linear in σ
             new, guess, solved = euler_step(
-                op, y, args, guess, jnp.asarray(length), _JUMP_TOLERANCE
+                op, y, flow.log_a0, guess, jnp.asarray(length), _JUMP_TOLERANCE
             )
-            short = goal - float(_read_one(flow, new, args).log_norm)
+            short = goal - float(_read_one(flow, new).log_norm)
             if abs(short) < _JUMP_TOLERANCE:
                 break
             length += short * (K - 1) / K
@@ -317,7 +318,7 @@ def _jump(
         before = gained
         states.append(jax.tree.map(np.asarray, new))
     march.transforms += spent
-    found = float(_read_one(flow, new, args).deviation)
+    found = float(_read_one(flow, new).deviation)
     if not 0.5 < found / tolerance < 2:
         return None, f"the margins are not hard yet: max|(K−1)â − 1| is {found:.3g} after the jump"
     return jax.tree.map(lambda *x: np.stack(x), *states), ""
@@ -362,7 +363,7 @@ def _result(
         "reason": request.choice.reason,
         "accepted_steps": outcome.accepted,
         "rejected_steps": outcome.rejected,
-        "local_tolerance": float(march.args.tolerance),
+        "local_tolerance": float(march.flow.tolerance),
         "transforms": march.transforms,
         "order": march.flow.rank,
     } | extra

@@ -12,18 +12,10 @@ import numpy as np
 import scipy.optimize
 from jax import lax
 
-from hadaflow.flow.dual import (
-    LATE,
-    DualEuler,
-    OrbitArguments,
-    OrbitState,
-    Reading,
-    fineness,
-    longest_step,
-    read,
-)
+from hadaflow.algebra.bases import Basis
+from hadaflow.flow.dual import DualFlow, OrbitState, Reading
 from hadaflow.flow.integrate import Status, chunk_of_steps, probe
-from hadaflow.flow.stages import Basis, Operator
+from hadaflow.flow.kinds.flow import Course
 from hadaflow.runs.methods import DUAL
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 from hadaflow.runs.targets import Collapse, PathLength, Target, Time
@@ -32,7 +24,7 @@ from hadaflow.runs.targets import Collapse, PathLength, Target, Time
 _WIDE = 1e8
 _TINY_NORM = 1e-12  # below it all weights are equal to this accuracy, so that all modes grow alike
 _LAST_ERROR = 0.1  # of the last partial step, over the tolerance
-_CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
+_MOST_STEPS = 2**16  # of a chunk; the flow itself asks for fewer
 # Steps cost most where weights come in one after the other; a start with many saddles has thousands.
 _STEP_LIMIT = 20_000
 
@@ -110,16 +102,22 @@ class OrbitMarch:
     `give_up(reading, steps)` is called after every few steps with where the orbit is, and may end it.
     """
 
-    flow: DualFlow
+    course: Course
     y0: OrbitState
-    args: OrbitArguments
     slack: float  # σ is located to this
     give_up: Callable[[Reading, int], Stop | None]
     transforms: int = 0
 
     @functools.cached_property
-    def _log_a0(self) -> Any:
-        return jax.device_put(self.args.log_a0)
+    def _on_device(self) -> Course:
+        """With its long vector where it is worked on."""
+        return jax.device_put(self.course)
+
+    @property
+    def flow(self) -> DualFlow:
+        flow = self._on_device.flow
+        assert isinstance(flow, DualFlow)
+        return flow
 
     def through(self, values: Sequence[float], keep: int) -> Outcome:
         """States where the target's number has each of the `values`, in their order.
@@ -127,30 +125,25 @@ class OrbitMarch:
         Also up to `keep` of the steps on the way, as evenly spaced as they are.
         """
         kept = _Kept(keep)
-        y0, start = jax.device_put(self.y0), self.args._replace(log_a0=self._log_a0)
+        y0 = jax.device_put(self.y0)
         march, status, stop = None, Status.begin(), Stop(Ending.EVENT)
         try:
             for value in values:
-                args = start._replace(target=np.float64(value))
+                course = dataclasses.replace(self._on_device, number=np.float64(value))
+                numbers, structure = jax.tree.flatten(course)
                 stop, place = None, None
                 while place is None and (stop is None or stop.ending is Ending.EVENT):
                     if march is not None:
                         march = march._replace(reached=np.asarray(False))
                     after = chunk_of_steps(
-                        self.flow,
-                        DUAL,
-                        march,
-                        y0,
-                        args,
-                        self.args.tolerance,
-                        np.float64(np.inf),
-                        np.int64(_CHUNK_WORK),
-                    )
+                        structure, DUAL, numbers, march, y0, self.flow.tolerance,
+                        np.float64(np.inf), np.int64(_MOST_STEPS),
+                    )  # fmt: skip
                     kept.add(*after[1])
                     march, status = after[0], Status.read(after[2])
                     stop = self._judge(march, status)
                     if stop is not None and stop.ending is Ending.EVENT:
-                        march, place = self._locate(march, args)
+                        march, place = self._locate(march, course)
                 if place is None:
                     break
                 kept.mark(*jax.tree.map(np.asarray, place))
@@ -164,23 +157,25 @@ class OrbitMarch:
         us, ys = kept.states(self.y0)
         return Outcome(stop.ending, us, ys, status.accepted, status.rejected, stop.reason)
 
-    def _locate(self, march, args: OrbitArguments):
+    def _locate(self, march, course: Course):
         """The place of the event, or None and a march that is to come nearer to it first.
 
         By stepping again from the state before the event. The whole of the last step was accurate; a part
         of it, which ends before collapse, need not be.
         """
         start, high = float(march.u), float(march.next_u)
-        slack = self._slack(march, args)
-        probes: dict[float, Any] = {start: (march.y, float(_watch(self.flow, march.y, args)), 0.0)}
+        slack = self._slack(march, course)
+        numbers, structure = jax.tree.flatten(course)
+        probes: dict[float, Any] = {start: (march.y, float(_left(course, march.y)), 0.0)}
 
         def left(u: float) -> float:
             if u not in probes:
-                y, watched, error, after = probe(
-                    self.flow, DUAL, march, args, args.tolerance, np.float64(u)
+                y, ahead, error, after = probe(
+                    structure, DUAL, numbers, march, self.flow.tolerance, np.float64(u)
                 )
                 self.transforms += int(after.transforms) - int(march.solver_state.transforms)
-                probes[u] = y, float(watched), float(error)
+                # Beyond −1 only the sign matters.
+                probes[u] = y, max(float(ahead), -1.0), float(error)
             return probes[u][1]
 
         if left(start) <= 0:
@@ -194,16 +189,16 @@ class OrbitMarch:
             return march, (high, y)
         return march._replace(next_u=np.float64(start + ahead / 2)), None
 
-    def _slack(self, march, args: OrbitArguments) -> float:
+    def _slack(self, march, course: Course) -> float:
         """How well σ is located: better where the time or the path asked for is small itself."""
-        if self.flow.target not in (Time, PathLength) or not math.isfinite(self.slack):
+        if course.kind not in (Time, PathLength) or not math.isfinite(self.slack):
             return self.slack
-        now = _read_numbers(self.flow, march.y, self._log_a0)
-        if self.flow.target is Time:  # t = (1 + e^M)σ, to begin with
-            time = math.expm1(min(float(args.target), 1.0))
+        now, number = _read_numbers(self.flow, march.y), float(course.number)
+        if course.kind is Time:  # t = (1 + e^M)σ, to begin with
+            time = math.expm1(min(number, 1.0))
             log_sigma = math.log(time) - max(float(now.soft_minimum), 0.0) if time < 0.1 else 0.0
         else:
-            log_sigma = math.log(args.target) - float(now.log_norm)
+            log_sigma = math.log(number) - float(now.log_norm)
         if log_sigma < -600:  # less than anything moves by
             return self.slack
         return self.slack * math.exp(min(log_sigma, 0.0))
@@ -212,7 +207,7 @@ class OrbitMarch:
         if status.reached:
             return Stop(Ending.EVENT)
         steps = status.accepted + status.rejected
-        reading = _read_numbers(self.flow, march.y, self._log_a0)
+        reading = _read_numbers(self.flow, march.y)
         given_up = self.give_up(jax.tree.map(np.asarray, reading), steps)
         if given_up is not None:
             return given_up
