@@ -10,6 +10,7 @@ import math
 import time
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,10 +24,13 @@ from hadaflow.base.progress import Pace, Progress, Report, check_progress
 from hadaflow.model.closed_forms import fixed_point
 from hadaflow.model.fitting import check_parameters, fitted, result_units
 from hadaflow.model.layers import differences, layer_axes, layer_values, others
-from hadaflow.model.phases import times
 from hadaflow.model.starts import compress
 from hadaflow.model.states import RAW, Parameters, Spectrum
-from hadaflow.model.ufm import MSE, UFM, check_model
+from hadaflow.model.ufm import UFM, check_model
+from hadaflow.model.views.blocks import BlockView
+from hadaflow.model.views.circulant import CirculantView, times
+from hadaflow.model.views.full import FullView
+from hadaflow.model.views.reduced import ReducedView
 from hadaflow.results.trajectory import Trajectory
 
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
@@ -157,10 +161,12 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
         tilt = np.sqrt(np.array(model.decays))[:, None]
         layers = layers * np.exp(np.mean(np.log(tilt))) / tilt
 
+    system = SpectralDescent.of(model)
+
     @float64
     def slopes(flat):
         def push(values):
-            return jnp.concatenate(SpectralDescent(model).push(tuple(values.reshape(layers.shape))))
+            return jnp.concatenate(system.push(tuple(values.reshape(layers.shape))))
 
         return jax.jacfwd(push)(flat)
 
@@ -238,11 +244,10 @@ def _check_numbers(learning_rate: Any, momentum: Any) -> tuple[float, float]:
 # --- the two systems: minus the gradient, for a batch --------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class MatrixDescent:
+class MatrixDescent(eqx.Module):
     """Parameter matrices, the runs of the batch on the last axis."""
 
-    model: UFM
+    view: FullView
 
     def push(self, factors):
         behind = [factors[-1]]  # products of each factor with all behind it, the last one first
@@ -253,24 +258,11 @@ class MatrixDescent:
         for factor, rest in zip(factors[:-1], behind[-2::-1], strict=True):
             moved.append(_contract(before, jnp.swapaxes(rest, 0, 1)))
             before = _contract(jnp.swapaxes(factor, 0, 1), before)
-        return self.model.decayed(factors, (*moved, before))
+        return self.view.decayed(factors, (*moved, before))
 
     def _residual(self, Z):
-        """Y − P(Z) over the loss divisor; the right class sums the wrong ones, so none cancels."""
-        model = self.model
-        if model.soft_labels:
-            shares = jax.nn.softmax(Z / model.temperature, axis=0)
-            rest = jnp.asarray(model.labels)[:, :, None] - shares
-            return rest / (model.temperature * model.loss_divisor)
-        Y = jnp.broadcast_to(jnp.asarray(model.one_hot)[:, :, None], Z.shape)
-        if model.loss == MSE:
-            return (Y - Z) / model.loss_divisor
-        scale = model.temperature * model.loss_divisor
-        Z = Z if model.temperature == 1 else Z / model.temperature
-        e = jnp.exp(Z - jnp.max(Z, axis=0, keepdims=True))
-        share = e / (jnp.sum(e, axis=0, keepdims=True) * scale)
-        wrong = jnp.where(Y == 0, share, 0.0)
-        return jnp.where(Y == 0, -wrong, jnp.sum(wrong, axis=0, keepdims=True))
+        """Minus the gradient with respect to the logits."""
+        return self.view.loss.residual_of_runs(Z, self.view.one_hot) / self.view.loss_divisor
 
 
 def _contract(A, B):
@@ -281,8 +273,7 @@ def _contract(A, B):
     return sum(A[:, k, None, :] * B[None, k, :, :] for k in range(terms))
 
 
-@dataclasses.dataclass(frozen=True)
-class SpectralDescent:
+class SpectralDescent(eqx.Module):
     r"""Singular values of all layers, raw units, batch first.
 
     $\sigma_l^+ = \sigma_l + h\prod_{m\ne l}\sigma_m$; at depth 2 $\alpha^+ = \alpha + h\beta$. With
@@ -290,41 +281,63 @@ class SpectralDescent:
     classes the last layer has two components, at its end.
     """
 
-    model: UFM
-    phases: bool = False
+    view: ReducedView
+    scale: Any  # raw singular value per scaled one
+    rate: Any  # √n over the divisor of the loss
+    decays: Any  # raw λ of every layer, or None
+
+    @classmethod
+    def of(cls, model: UFM, angles: Any = None) -> "SpectralDescent":
+        return cls(
+            model.view_of(angles), np.float64(model.singular_value_scale),
+            np.float64(math.sqrt(model.mean_samples) / model.loss_divisor),
+            np.array(model.decays) if model.penalized else None,
+        )  # fmt: skip
 
     def push(self, layers):
-        model, values, angles = self.model, layers, None
-        if model.imbalance is not None:
-            parts = layers[-1][..., -2:]
-            last = jnp.linalg.norm(parts, axis=-1, keepdims=True)
-            angles = jnp.arctan2(parts[..., 1:], parts[..., :1])
-            values = (*layers[:-1], jnp.concatenate([layers[-1][..., :-2], last], axis=-1))
-        rest = others(values)
-        product = rest[-1] * values[-1]
-        scale = model.singular_value_scale
-        if self.phases:
-            along, slowness = model.phase_drive(times(1 / scale, product))
-            across = jnp.zeros(())
+        if isinstance(self.view, CirculantView):
+            moved = self._push_phases(layers)
+        elif isinstance(self.view, BlockView):
+            moved = self._push_blocks(layers)
         else:
-            along, across, slowness = model.force(product / scale, angles)
-        rate = jnp.exp(-slowness) * (math.sqrt(model.mean_samples) / model.loss_divisor)
-        h = times(rate, along) if self.phases else along * rate
-        moved = [h * (jnp.conj(r) if self.phases else r) for r in rest]
-        if angles is not None and not self.phases:
-            # The force between the blocks in the components of the right vector.
-            radial, turning = h[..., -1:], across * rate[..., -1:]
-            cos, sin = jnp.cos(angles), jnp.sin(angles)
-            pull = jnp.concatenate([radial * cos - turning * sin, radial * sin + turning * cos], -1)
-            inside = moved[-1][..., :-1]
-            moved[-1] = jnp.concatenate([inside, pull * rest[-1][..., -1:]], axis=-1)
-        return model.decayed(layers, tuple(moved))
+            rest = others(layers)
+            along, _, slowness = self.view.force(rest[-1] * layers[-1] / self.scale)
+            h = along * jnp.exp(-slowness) * self.rate
+            moved = [h * r for r in rest]
+        if self.decays is None:
+            return tuple(moved)
+        return tuple(v - d * f for v, f, d in zip(moved, layers, self.decays, strict=True))
+
+    def _push_phases(self, layers):
+        assert isinstance(self.view, CirculantView)
+        rest = others(layers)
+        along, slowness = self.view.drive(times(1 / self.scale, rest[-1] * layers[-1]))
+        h = times(jnp.exp(-slowness) * self.rate, along)
+        return [h * jnp.conj(r) for r in rest]
+
+    def _push_blocks(self, layers):
+        parts = layers[-1][..., -2:]
+        last = jnp.linalg.norm(parts, axis=-1, keepdims=True)
+        angles = jnp.arctan2(parts[..., 1:], parts[..., :1])
+        values = (*layers[:-1], jnp.concatenate([layers[-1][..., :-2], last], axis=-1))
+        rest = others(values)
+        along, across, slowness = self.view.force(rest[-1] * values[-1] / self.scale, angles)
+        rate = jnp.exp(-slowness) * self.rate
+        h = along * rate
+        moved = [h * r for r in rest]
+        # The force between the blocks in the components of the right vector.
+        radial, turning = h[..., -1:], across * rate[..., -1:]
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        pull = jnp.concatenate([radial * cos - turning * sin, radial * sin + turning * cos], -1)
+        inside = moved[-1][..., :-1]
+        moved[-1] = jnp.concatenate([inside, pull * rest[-1][..., -1:]], axis=-1)
+        return moved
 
 
 # --- the loop ------------------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("system", "heavy"))
+@functools.partial(jax.jit, static_argnames=("heavy",))
 def _iterate(system, heavy, x, velocity, count, learning_rate, momentum):
     def body(_, carry):
         x, velocity = carry
@@ -374,7 +387,7 @@ def _descend_matrices(
     batch = start.batch
     # Runs of the batch on the last axis inside the loop, on the first ones outside.
     x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
-    states, done, interrupted = run(MatrixDescent(narrow), x0)
+    states, done, interrupted = run(MatrixDescent(narrow.full_view), x0)
     with held_back():
         times_first = [
             np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
@@ -409,7 +422,7 @@ def _descend_spectrum(
     else:
         turned = np.concatenate([np.cos(start.angles), np.sin(start.angles)], axis=-1)
         layers[-1] = np.concatenate([layers[-1][..., :-1], layers[-1][..., -1:] * turned], axis=-1)
-    states, done, interrupted = run(SpectralDescent(model, phases), tuple(layers))
+    states, done, interrupted = run(SpectralDescent.of(model, start.angles), tuple(layers))
     layers = [np.stack(f, axis=-2) for f in zip(*states, strict=True)]
     angles = None
     if start.angles is not None and not phases:

@@ -257,10 +257,10 @@ class DualFlow(Flow):
     def fineness(self, now: "Reading"):
         """How much more accurate log a must be than log‖a‖₁ at collapse, which is to be located.
 
-        By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is μδ; at
-        hard margins it falls by 1/K for every margin that is still out. With thousands of classes collapse is
-        so far in the hard regime that steps are exact, and asking for more would ask for less than rounding.
-        What rounding leaves of a step is the limit for all.
+        By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is
+        μδ; at hard margins it falls by 1/K for every margin that is still out. With thousands of classes
+        collapse is so far in the hard regime that steps are exact, and asking for more would ask for
+        less than rounding. What rounding leaves of a step is the limit for all.
         """
         basis, target = self.basis, self.collapse
         mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (basis.classes - 1)

@@ -68,7 +68,7 @@ class Quarry:
         given = None if not np.any(start.C) else _decimals(C)
         differences = start.C if given is not None else balanced_like(model.depth, start.a)
         sign = 1 if seek == RISE else -1
-        return cls(metric, name, model, differences, given, sign, as_function(metric, model))
+        return cls(metric, name, model, differences, given, sign, as_function(metric, model.view))
 
     def check_value(self) -> None:
         """Refuse a metric that fails, or is no number, at an ordinary state."""
@@ -89,7 +89,7 @@ class Quarry:
         # Balanced layers have the mobility a^{2−2/N}; differences of zero would hide that.
         short = self.given_C is None and self.model.depth > 2 and not self.model.penalized
         shown = jnp.zeros(()) if short else C
-        da, dC, *_ = self.model.reduced_velocity(a, shown, None, normalized=True)
+        da, dC, *_ = self.model.view.velocity(a, shown, normalized=True)
         return da, jnp.zeros_like(C) if short else dC
 
     def _change(self, a):
@@ -113,10 +113,10 @@ class Quarry:
         """Log of |da/dt|, exact where the velocity itself underflows."""
         C = jnp.zeros(()) if self.given_C is None and self.model.depth > 2 else jnp.asarray(self.C)
         if self.model.penalized:
-            moved = self.model.reduced_velocity(a, jnp.asarray(self.C))[0]
-            return jnp.log(jnp.linalg.norm(self.model.all_values(moved)))
-        along, _, slowness = self.model.force(a)
-        moved = self.model.all_values(jnp.asarray(self.model.mobility(a, C)) * along)
+            moved = self.model.view.velocity(a, jnp.asarray(self.C))[0]
+            return jnp.log(jnp.linalg.norm(self.model.view.all_values(moved)))
+        along, _, slowness = self.model.view.force(a)
+        moved = self.model.view.all_values(self.model.view.mobility(a, C) * along)
         return jnp.log(jnp.linalg.norm(moved)) - slowness[0]
 
     # --- climbing --------------------------------------------------------------------------------

@@ -26,7 +26,9 @@ def margins(model: UFM, state: Any) -> np.ndarray:
     if not isinstance(state, Parameters):
         scaled = fitted(model, state)
         with double_precision():
-            return np.concatenate(model.margins_of(scaled.a, scaled.angles), axis=-1)
+            return np.concatenate(
+                model.view_of(scaled.angles).margins(scaled.a, scaled.angles), axis=-1
+            )
     with np.errstate(over="ignore", invalid="ignore"):
         Z = check_parameters(model, state).Z
     K = model.classes

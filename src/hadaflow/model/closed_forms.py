@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import jax
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
@@ -11,6 +10,7 @@ from hadaflow.algebra.bases import Sylvester
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError, shown
 from hadaflow.model.fitting import check_all_modes, fitted, result_units
+from hadaflow.model.layers import excess
 from hadaflow.model.states import RAW, Spectrum, check_units
 from hadaflow.model.ufm import MSE, UFM, check_model
 
@@ -122,8 +122,7 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     if np.any(q == 0):
         raise InputError("Argument `model` must have labels that are positive for every class.")
     logs = np.log(q)
-    with jax.ensure_compile_time_eval():  # a constant, also where a metric is being compiled
-        complement = model.basis.psi(logs[model.basis.representatives][1:])  # Σ (1 − Re χ) log q
+    complement = model.basis.psi(logs[model.basis.representatives][1:])  # Σ (1 − Re χ) log q
     a = model.temperature / model.classes * (np.sum(logs) - complement)
     return a * (model.singular_value_scale / scale)
 
@@ -196,8 +195,8 @@ def mse_singular_values(model: UFM, a0: np.ndarray, C: np.ndarray, t: np.ndarray
     K, t = model.classes, t[:, None]
     if model.depth == 1:
         return 1 / K + (a0 - 1 / K) * np.exp(-K * t)
-    excess = model.excess(a0, C)
-    w0 = a0 + excess
+    excess0 = excess(a0, C)
+    w0 = a0 + excess0
     moving = w0 > 0  # a balanced zero stays zero
     double_A = np.where(moving, a0 + w0, 1.0)
     rate = np.hypot(1.0, K * C / 2)
@@ -213,7 +212,7 @@ def mse_singular_values(model: UFM, a0: np.ndarray, C: np.ndarray, t: np.ndarray
     delta = np.where(
         small, np.log1p(np.where(small, change, 0.0)), np.log(settled + begun) - np.log(slowed)
     )
-    return np.where(moving, a0 * np.exp(delta) + excess * np.sinh(delta), 0.0)
+    return np.where(moving, a0 * np.exp(delta) + excess0 * np.sinh(delta), 0.0)
 
 
 def mse_path_length(model: UFM, a0: np.ndarray, C: np.ndarray, us: np.ndarray) -> np.ndarray:
@@ -244,6 +243,11 @@ def mse_path_length(model: UFM, a0: np.ndarray, C: np.ndarray, us: np.ndarray) -
     return total[np.searchsorted(ends_[order], np.minimum(us, last), side="right") - 1]
 
 
+def _length(model: UFM, moved: np.ndarray) -> np.ndarray:
+    """Euclidean norm over all K modes, pairs counted twice."""
+    return np.sqrt(moved**2 @ model.multiplicity_of_modes)
+
+
 def _mse_lengths(model: UFM, a0, C, left, right, count: int) -> np.ndarray:
     """Path length of each piece by a Gauss–Legendre rule of `count` points in u."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
@@ -252,5 +256,5 @@ def _mse_lengths(model: UFM, a0, C, left, right, count: int) -> np.ndarray:
     t = np.expm1(u.ravel())
     a = mse_singular_values(model, a0, C, t)
     w = np.ones_like(a) if model.depth == 1 else np.hypot(a, C / 2)
-    speed = np.linalg.norm(model.all_values(w * (1 - model.classes * a)), axis=1) * (1 + t)
+    speed = _length(model, w * (1 - model.classes * a)) * (1 + t)
     return (speed.reshape(u.shape) @ weights) * width[:, 0] / 2

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from hadaflow.base.precision import double_precision
 from hadaflow.model.layers import layer_values, mobility
 from hadaflow.model.ufm import MSE, UFM
 
@@ -31,7 +32,7 @@ def low_rank_limit(
     if N < 3 or model.settles or model.penalized or model.loss == MSE:
         return ""
     # The margins, and with them M, are those of the logits over the temperature.
-    soft_minimum = -float(np.asarray(model.log_wrong(a, angles)[0])) * model.temperature
+    soft_minimum = -_log_wrong(model, a, angles) * model.temperature
     if soft_minimum <= 0:
         return ""
     squares = layer_values(N, a, C) ** 2
@@ -53,6 +54,15 @@ def low_rank_limit(
         f"provably {verb} all share for ever. The limit has rank {rank} at most, on {_listed(kept)}, "
         f"whose shares of each other are ({shares}) now; the norm is {A:.4g} (scaled)."
     )
+
+
+def _log_wrong(model: UFM, a: np.ndarray, angles: np.ndarray | None) -> float:
+    """Log Σ e^{−margin/τ} over the wrong classes."""
+    with double_precision():
+        margins = np.asarray(model.view_of(angles).margins(a, angles)[0])
+    counts = model.basis.multiplicity if angles is None else 1.0
+    exponents = -margins / model.temperature + np.log(counts)
+    return float(np.logaddexp.reduce(exponents))
 
 
 def _listed(modes: np.ndarray) -> str:

@@ -69,6 +69,17 @@ class CrossEntropy(Loss):
         direction = one_hot * jnp.sum(wrong, axis=-2, keepdims=True) - wrong
         return direction / self.temperature, -largest[..., 0, 0]
 
+    def residual_of_runs(self, Z: Any, one_hot: Any) -> Any:
+        """The right class sums the wrong ones, so none cancels."""
+        Z = Z / self.temperature
+        if self.labels is not None:
+            return (self.labels[:, :, None] - jax.nn.softmax(Z, axis=0)) / self.temperature
+        wrong_class = jnp.broadcast_to((one_hot == 0)[:, :, None], Z.shape)
+        e = jnp.exp(Z - jnp.max(Z, axis=0, keepdims=True))
+        share = e / (jnp.sum(e, axis=0, keepdims=True) * self.temperature)
+        wrong = jnp.where(wrong_class, share, 0.0)
+        return jnp.where(wrong_class, -wrong, jnp.sum(wrong, axis=0, keepdims=True))
+
     def log_losses(self, Z: Any, one_hot: Any) -> Any:
         Z = Z / self.temperature
         if self.labels is not None:

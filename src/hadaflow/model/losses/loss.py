@@ -38,6 +38,10 @@ class Loss:
         """Minus the gradient with respect to the logits, classes × samples, as (direction, slowness)."""
         raise NotImplementedError
 
+    def residual_of_runs(self, Z: Any, one_hot: Any) -> Any:
+        """Minus the gradient with respect to logits of ordinary size, the runs of a batch last."""
+        raise NotImplementedError
+
     def log_losses(self, Z: Any, one_hot: Any) -> Any:
         """Log of the loss of every sample (last axis) from the logits."""
         raise NotImplementedError
