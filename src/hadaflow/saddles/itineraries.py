@@ -12,7 +12,7 @@ import numpy as np
 
 from hadaflow.algebra.symmetries import Basis
 from hadaflow.base.errors import InputError, shown
-from hadaflow.model.problem import CROSS_ENTROPY, Problem
+from hadaflow.model.ufm import CROSS_ENTROPY, UFM
 from hadaflow.model.ufm import UFM
 from hadaflow.saddles.supports import Face, Number, face_on, limit_on, pairing, value_on
 
@@ -69,7 +69,7 @@ def in_runs(modes: tuple[int, ...]) -> str:
     return ",".join(parts) or "–"
 
 
-def check_scope(model: Problem) -> None:
+def check_scope(model: UFM) -> None:
     """Refuse models whose low-rank directions are not saddles of this kind."""
     reasons = {
         "MSE settles at a finite point, where all modes are learned": model.loss != CROSS_ENTROPY,
