@@ -8,7 +8,7 @@ from typing import Any
 
 import lazy_loader
 
-_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
@@ -19,3 +19,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'hadaflow' has no attribute {name!r}")
     return _public(name)
+
+
+def __dir__() -> list[str]:
+    return [*_names(), "__version__"]

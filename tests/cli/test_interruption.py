@@ -611,3 +611,35 @@ def test_matplotlib_keeps_its_notices_and_folders_to_itself(tmp_path):
     code, out, err = run("plot", tmp_path / "run.nc", env=without | places)
     assert (code, err) == (0, "") and out == f"wrote {tmp_path / 'run.png'}\n"
     assert list(scratch.iterdir()) == []
+
+
+def test_metrics_that_take_long_are_left_out_once_somebody_has_asked_to_stop(monkeypatch):
+    from hadaflow.cli import answers
+
+    def described(long, asked):
+        monkeypatch.setattr(answers, "_long_to_measure", lambda run: long)
+        monkeypatch.setattr(answers, "asked", lambda: asked)
+        return answers._described(None, lambda run, names: {"names": names}, ["kl"])  # pyright: ignore
+
+    assert described(False, True) == ({"names": ["kl"]}, False)
+    assert described(True, False) == ({"names": ["kl"]}, False)
+    assert described(True, True) == ({"names": []}, True)
+
+
+@pytest.mark.parametrize("firmly", [True, False])
+def test_one_who_asks_again_is_heard_unless_a_file_is_written(firmly, monkeypatch):
+    from hadaflow.base import interruption
+
+    now = [0.0]
+    monkeypatch.setattr(interruption.time, "monotonic", lambda: now[0])
+    with interruption.listening(), interruption.held_back(firmly):
+        os.kill(os.getpid(), signal.SIGTERM)  # held back
+        now[0] = 1.0
+        os.kill(os.getpid(), signal.SIGTERM)  # as `timeout` does: the same request
+        now[0] = 10.0
+        if firmly:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.asked() and interruption.exit_code() == 143

@@ -139,3 +139,13 @@ def test_mse_from_any_size(start):
             assert abs(value / want - 1) < 1e-13, (start, t)
     run = hf.solve(hf.UFM(4, loss="mse"), [start, 1.0, 1.0, 1e-5], hf.Steady(), progress=None)
     assert run.status == "steady" and run.a[-1] == pytest.approx(np.full(4, 0.25), rel=1e-6)
+
+
+def test_an_mse_event_at_a_tiny_time_is_relative_to_itself():
+    model, start = hf.UFM(4, loss="mse"), [0.1, 0.02, 0.02, 0.02]
+    for grown in (1e-12, 1e-9, 1e-4):
+        run = hf.solve(model, start, hf.Norm(0.06 * (1 + grown)), progress=None)
+        with mp.workdps(60):
+            a, goal = mp.mpf(0.02), mp.mpf(0.06 * (1 + grown)) / 3
+            t = -mp.log((1 / (4 * goal) - 1) / (1 / (4 * a) - 1))
+        assert run.time[-1] == pytest.approx(float(t), rel=1e-15 / grown + 1e-12)

@@ -108,10 +108,7 @@ def stop_listening() -> None:
 
 def _hear(number: int, frame: Any) -> None:
     if time.monotonic() - _Received.when > _REPEATED:
-        again = _Received.waiting and not _Received.firmly
         _Received.number, _Received.when = number, time.monotonic()
-        if again:
-            raise KeyboardInterrupt
         _interrupt(number, frame)
 
 
@@ -119,7 +116,7 @@ def _interrupt(_: int, frame: Any) -> None:
     """Raise KeyboardInterrupt, now or as soon as it does no harm."""
     if _importing(frame) and time.monotonic() - _Received.when < _IMPORT_SECONDS:
         _ask_again()  # compiled modules crash if their import is torn
-    elif _Received.holding:
+    elif _Received.holding and (_Received.firmly or not _Received.waiting):
         _Received.waiting = True
     else:
         raise KeyboardInterrupt

@@ -325,10 +325,12 @@ def _first_crossing(request: Request, start: Spectrum) -> float | None:
     if below[0] == 0:
         return float(us[1])
     low, high = us[below[0] - 1], us[below[0]]
-    root: Any = scipy.optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-15)
-    # On the far side, where the target has been reached.
-    nearest = [root, root + 1e-15 * max(root, 1.0), root + 1e-13 * max(root, 1.0), high]
-    return float(next(u for u in nearest if left(u)[0] <= 0))
+    # To the last digits of u itself, however small it is.
+    root: Any = scipy.optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-300)
+    further = 4 * np.finfo(float).eps * root
+    while root < high and left(root)[0] > 0:  # to the far side, where the target has been reached
+        root, further = min(root + further, high), 2 * further
+    return float(root)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -116,10 +116,12 @@ def project(model: UFM, state: Parameters) -> Spectrum:
 
     values, gaps = np.maximum(folded(a), 0.0), folded(C)
     if model.largest_rank < model.classes:  # what is rounding is no mode
-        sizes = np.max(values, axis=-1, keepdims=True), np.max(np.abs(gaps), axis=-1, keepdims=True)
+        size = np.max(values, axis=-1, keepdims=True)
+        square = size ** (2 / model.depth)  # of a layer, of which differences are made
+        square = square[..., None, :] if gaps.ndim > values.ndim else square
         values, gaps = (
             np.where(np.abs(v) > s * model.rounding_of_logits, v, 0.0)
-            for v, s in zip((values, gaps), sizes, strict=True)
+            for v, s in ((values, size), (gaps, square))
         )
     return Spectrum(values, gaps, RAW, angles)
 
