@@ -643,3 +643,4 @@ def test_one_who_asks_again_is_heard_unless_a_file_is_written(firmly, monkeypatc
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGTERM)
         assert interruption.asked() and interruption.exit_code() == 143
+    interruption.answer_held_back()  # what comes after the command is not asked to stop

@@ -58,6 +58,7 @@ def listening() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        _Received.waiting = False  # nobody is left to be stopped
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
