@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import hadaflow as hf
+from hadaflow.model.fitting import fitted
 from hadaflow.model.layers import layer_values
 from references import (
     collapse_on_characters,
@@ -200,7 +201,7 @@ def _log_reference(case: Case):
     model, basis = case.model, case.model.basis
     if changes_sign(case):
         return None
-    scaled = model.scaled(case.start)
+    scaled = fitted(model, case.start)
     raw = scaled.a * model.singular_value_scale, scaled.C * model.difference_scale
     layers = log_layer_flow(
         basis.group, basis.representatives[1:], basis.multiplicity, layer_values(model.depth, *raw),

@@ -212,7 +212,7 @@ GALLERY = {
 }
 
 
-_SLOW = ("regularization_path", "collapse_time")
+_SLOW = ("regularization_path", "collapse_time", "groups_of_eight", "lazy_to_rich")
 
 
 @pytest.mark.parametrize(

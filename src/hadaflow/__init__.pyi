@@ -11,7 +11,7 @@ from .algebra.transforms import walsh_hadamard as walsh_hadamard
 from .base.errors import InputError as InputError
 from .descent.descend import descend as descend, stability_limit as stability_limit
 from .flow.estimates import Estimate as Estimate, estimate as estimate
-from .flow.orbit_runs import (
+from .flow.foretelling import (
     CollapsePrediction as CollapsePrediction,
     predict_collapse as predict_collapse,
 )
@@ -36,6 +36,8 @@ from .model.starts import (
     lift as lift,
     matched_spectrum as matched_spectrum,
     project as project,
+    random_hadamard as random_hadamard,
+    uniform_spectrum as uniform_spectrum,
 )
 from .model.states import (
     Parameters as Parameters,

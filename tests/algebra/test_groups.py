@@ -112,6 +112,7 @@ def test_describe_tells_modes_and_pairs():
 small_groups = st.sampled_from([g for g in GROUPS if math.prod(g) <= 16])
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(small_groups, st.integers(1, 3), st.integers(0, 3), st.booleans(), st.integers(0, 2**20))
 def test_lift_then_flow_is_flow_then_lift(group, samples, extra, balanced, seed):

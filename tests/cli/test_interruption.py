@@ -238,7 +238,7 @@ def test_control_c_of_a_batch_ends_the_runs_that_have_begun(monkeypatch):
 
     monkeypatch.setattr(batches, "wait", interrupt)
     found = hf.solve(
-        model, starts, hf.Time(log10=1e7), method="tsit5", rtol=1e-12, points=3, progress=None
+        model, starts, hf.Time(log10=1e6), method="tsit5", rtol=1e-12, points=3, progress=None
     )
     assert found.diagnostics["statuses"] == ["interrupted"] * 6
     assert found.log10_time.shape[0] == 6
@@ -410,8 +410,8 @@ def contents(folder):
     return records, data
 
 
-@linux
 @pytest.mark.slow
+@linux
 def test_reproduce_killed_at_thirty_random_moments_loses_nothing(tmp_path):
     assert finish(make_small(tmp_path / "whole"))[0] == 0
     records, data = contents(tmp_path / "whole")

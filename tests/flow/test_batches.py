@@ -11,7 +11,12 @@ import pytest
 
 import hadaflow as hf
 from hadaflow.base import memory
+from hadaflow.base.precision import double_precision
 from hadaflow.flow import lanes
+from hadaflow.flow.following import reduced_flow
+from hadaflow.flow.kinds.flow import Course
+from hadaflow.flow.methods import TSIT5
+from hadaflow.model.fitting import fitted
 
 FIGURE_1 = [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
 
@@ -141,6 +146,7 @@ def run_command(*arguments):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_predicted_collapse_from_the_command_line():
     common = ("solve", "--classes", 256, "--start", "uniform:0.0005:0.0015:0", "--rtol", 1e-4)
     code, out, err = run_command(*common, "--until", "predicted-collapse", "--points", 3, "--json")
@@ -153,3 +159,66 @@ def test_predicted_collapse_from_the_command_line():
     assert code == 0 and out.startswith("dual (matrix-free")
     code, out, err = run_command(*common, "--until", "predicted-collapse:x")
     assert code == 2 and out == "" and err.count("\n") == 1
+
+
+# --- lanes of any flow, with numbers of their own -------------------------------------------------
+
+MODELS = {
+    "smoothing": [{"label_smoothing": s} for s in (0.02, 0.1, 0.3, 0.5)],
+    "temperature": [{"temperature": t} for t in (0.5, 1.0, 1.5, 3.0)],
+    "decay": [{"weight_decay": w} for w in (0.01, 0.1, 0.2, 0.3)],
+    "depth 3": [{"depth": 3, "temperature": t} for t in (0.5, 1.0, 1.5, 3.0)],
+    "depth 1": [{"depth": 1, "label_smoothing": s} for s in (0.02, 0.1, 0.3, 0.5)],
+    "blocks": [{"imbalance": ((3, n), (2, 1))} for n in (1, 2, 5, 9)],
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_lanes_with_numbers_of_their_own_are_as_runs_one_by_one(kind):
+    """One structure, four models: temperatures, smoothings, penalties or samples side by side."""
+    models = [hf.UFM(5, **options) for options in MODELS[kind]]
+    rng = np.random.default_rng(0)
+    starts = hf.spectrum(rng.uniform(0.2, 1.0, (4, models[0].modes)))
+    scaled = fitted(models[0], starts)
+    assert kind == "blocks" or models[0].modes == 2
+    views = iter([lanes.each([reduced_flow(m, scaled.row(0)).view for m in models])])
+    flow = reduced_flow(models[0], scaled, lambda _: next(views))
+    with double_precision():
+        fleet = lanes.Fleet(
+            Course(flow, np.ones(1), None), 4, TSIT5, 1e-10, np.log1p(3.0),
+            lambda flow, march: np.zeros(march.u.shape, dtype=bool),
+        )  # fmt: skip
+        ends = fleet.run(lambda _: None)
+    assert ends.ok.all()
+    found = flow.values(ends.y).a.T
+    for i, model in enumerate(models):
+        alone = solve(model, starts.row(i), hf.Time(3.0), rtol=1e-9)
+        np.testing.assert_allclose(found[i], alone.a[-1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("options", [{"depth": 3}, {"temperature": 2.0}, {"depth": 1}, {}])
+def test_batches_of_any_explicit_flow_go_side_by_side(options):
+    model = hf.UFM(5, **options)
+    rng = np.random.default_rng(1)
+    C = rng.uniform(-0.5, 0.5, (6, model.modes)) if not options else None
+    starts = hf.spectrum(rng.uniform(0.2, 1.0, (6, model.modes)), C=C)
+    batch = solve(model, starts, hf.Time(5.0))
+    assert batch.diagnostics["methods"] == {"tsit5": 6} and set(batch.diagnostics["messages"]) == {
+        ""
+    }
+    for i in range(6):
+        alone = solve(model, starts.row(i), hf.Time(5.0))
+        np.testing.assert_allclose(batch.a[i, -1], alone.a[-1], rtol=1e-10)
+        np.testing.assert_allclose(batch.path_length[i, -1], alone.path_length[-1], rtol=1e-9)
+        np.testing.assert_allclose(batch.C[i, -1], alone.C[-1], atol=1e-12)
+
+
+def test_an_ill_conditioned_event_is_looked_at_alone():
+    """A norm that hardly moves is reached at a time that small errors shift by much."""
+    model = hf.UFM(8)
+    start = np.full(7, 2.6) + np.linspace(0, 0.5, 7)
+    end = solve(model, start, hf.Time(1e3), rtol=1e-12)
+    target = hf.Norm(float(end.a[-1].sum()))
+    for given in (start, [start, start]):  # 30 times the promise without a second, sharper pass
+        found = solve(model, given, target, rtol=1e-6)
+        assert np.ravel(found.log10_time)[-1] == pytest.approx(3.0, rel=1e-6)

@@ -48,6 +48,7 @@ def test_reduced_flow_lifted_equals_scipy_on_the_matrices(problem):
         assert relative_difference(lifted.Z, Z) < 1e-8
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(problems())
 def test_reduced_flow_lifted_equals_our_full_flow_matrix_by_matrix(problem):

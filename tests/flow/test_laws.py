@@ -71,6 +71,7 @@ def test_other_permutations_do_not_leave_the_flow_alone():
     np.testing.assert_allclose(line_complement[3:], 0.25, atol=0.01)
 
 
+@pytest.mark.slow
 @given(spectra(unbalanced=True), st.floats(-1, 4))
 @settings(max_examples=5)
 def test_restart_midway_equals_one_run(problem, log10_middle):
@@ -162,6 +163,7 @@ def test_the_last_iteration_is_always_kept():
         hf.descend(hf.UFM(4), np.ones((2, 2, 3)), 10, 0.01)
 
 
+@pytest.mark.slow
 @given(
     spectra(sizes=(4, 8), unbalanced=True), st.floats(-2, 30), st.sampled_from(["scaled", "raw"])
 )

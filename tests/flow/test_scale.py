@@ -104,7 +104,7 @@ def test_a_stage_satisfies_its_equation(size):
     z = size + rng.normal(0, 0.7, 7)
     with jax.enable_x64(True):
         p, log_p = np.full(8, 1 / 7), np.full(8, -np.log(7))
-        guess = Weights(jnp.asarray(p), jnp.asarray(log_p), jnp.asarray(0))
+        guess = Weights(jnp.asarray(p), jnp.asarray(log_p))
         stage = solve_stage(
             Operator(hf.Sylvester(8), False),
             jnp.asarray(np.r_[0.0, z]),
@@ -127,14 +127,8 @@ def test_a_stage_satisfies_its_equation(size):
 # --- the orbit against other solvers -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "until",
-    [
-        pytest.param(hf.Time(log10=3000), marks=pytest.mark.slow),
-        pytest.param(hf.PathLength(200.0), marks=pytest.mark.slow),
-        hf.Collapse(1e-6),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("until", [hf.Time(log10=3000), hf.PathLength(200.0), hf.Collapse(1e-6)])
 def test_dual_and_explicit_steps_agree(until):
     ours = solve(hf.UFM(8), FIGURE_1, until, method="dual", points=5)
     other = solve(hf.UFM(8), FIGURE_1, until, method="tsit5", points=5)
@@ -146,6 +140,7 @@ def test_dual_and_explicit_steps_agree(until):
     assert len(ours) <= 5 and np.all(np.diff(ours.log_norm) > 0)
 
 
+@pytest.mark.slow
 def test_requested_times_agree_also_with_a_temperature_and_in_raw_units():
     model, times = hf.UFM(8, samples=3, temperature=2.0), [-3.0, 0.0, 1.0, 5.0, 100.0]
     start = 30 * np.array(FIGURE_1)
@@ -174,6 +169,7 @@ def test_many_classes_against_lsoda_up_to_a_norm_of_a_million(K):
         np.testing.assert_allclose(run.log_a[-1], log_a, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_collapse_where_the_hard_margins_say():
     """log‖a‖₁ agrees across tolerances, and with the prediction; time has no number any more."""
     a0, found = u_start(1024), {}
@@ -245,6 +241,7 @@ def test_a_wide_start_against_an_independent_solver():
         np.testing.assert_allclose(run.log_a[-1], log_a, atol=5e-7)
 
 
+@pytest.mark.slow
 def test_equal_and_tiny_and_zero_values():
     run = solve(hf.UFM(4), np.full(3, 1000.0), hf.Norm(1e6), method="dual", rtol=1e-7)
     np.testing.assert_allclose(run.a_hat[-1], 1 / 3, rtol=1e-12)
@@ -260,7 +257,8 @@ def test_equal_and_tiny_and_zero_values():
     np.testing.assert_allclose(dead.a_hat[-1, [0, 2]], 0.5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("group", [(12,), pytest.param((2, 6), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [(12,), (2, 6)])
 def test_groups_by_dual_steps(group):
     model = hf.UFM(12, group=group)
     a0 = np.random.default_rng(3).uniform(0.1, 1.0, model.modes)
@@ -303,6 +301,7 @@ def test_beyond_the_largest_double():
 # --- choosing, foretelling -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_method_is_chosen_with_a_reason():
     short = solve(hf.UFM(8), FIGURE_1, hf.Time(1e6), points=2)
     assert short.diagnostics["method"] == "tsit5" and "short" in short.diagnostics["reason"]
@@ -315,7 +314,7 @@ def test_the_method_is_chosen_with_a_reason():
 
 
 def test_explicit_steps_give_way_when_the_road_is_longer_than_foreseen(monkeypatch):
-    monkeypatch.setattr("hadaflow.flow.orbit_runs.LONG_WAY", 1e9)
+    monkeypatch.setattr("hadaflow.flow.methods.dual.LONG_WAY", 1e9)
     run = solve(hf.UFM(4), [1e-12, 1.0, 1.0], hf.Collapse(1e-3), points=2, rtol=1e-4)
     assert run.status == "collapsed" and "too many" in run.diagnostics["reason"]
 
@@ -350,6 +349,7 @@ def test_water_filling_against_its_definition():
     assert left == pytest.approx(1e-2, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_prediction_that_does_not_hold_is_integrated_instead():
     soft = solve(hf.UFM(8), u_start(8), hf.PredictedCollapse(1e-3), rtol=1e-6)
     known = solve(hf.UFM(8), u_start(8), hf.Collapse(1e-3), rtol=1e-6)
@@ -357,6 +357,7 @@ def test_a_prediction_that_does_not_hold_is_integrated_instead():
     assert soft.log_norm[-1] == pytest.approx(known.log_norm[-1], abs=3e-6)
 
 
+@pytest.mark.slow
 def test_a_weight_that_returns_to_zero_ends_the_foretelling():
     """From a start at hard margins, eleven orders of magnitude wide; the jump sees it and gives way."""
     a0 = np.exp(np.random.default_rng(4).normal(0, 8, 15))
@@ -392,6 +393,7 @@ def test_huge_starts():
     np.testing.assert_allclose(early.log_a[-1], early.log_a[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_prediction_in_raw_units_and_as_a_function():
     model, a0 = hf.UFM(256, samples=5), u_start(256)
     raw = model.singular_value_scale

@@ -93,7 +93,13 @@ def test_matches_scipy_radau_in_time(K):
 
 
 @pytest.mark.parametrize(
-    ("K", "tolerance", "sigma"), [(4, 1e-6, 1.5), (8, 1e-3, 1.0), (16, 1e-5, 0.7), (32, 1e-3, 0.4)]
+    ("K", "tolerance", "sigma"),
+    [
+        (4, 1e-6, 1.5),
+        (8, 1e-3, 1.0),
+        (16, 1e-5, 0.7),
+        pytest.param(32, 1e-3, 0.4, marks=pytest.mark.slow),
+    ],
 )
 def test_collapse_is_located_to_solver_accuracy(K, tolerance, sigma):
     """Log t and a at collapse against SciPy in another variable (log norm), another clock."""
@@ -171,6 +177,7 @@ def test_unbalanced_modes_leave_zero():
     assert solve(hf.UFM(4), hf.spectrum(np.zeros(3), C=C)).status == "collapsed"
 
 
+@pytest.mark.slow
 def test_unequal_C_makes_kl_rise():
     """FORMULAS §6: from (1, 1, 1) with C = (0, 1, 2) KL rises from 0 to 5.45e-4."""
     run = solve(
@@ -188,7 +195,7 @@ def test_a_start_that_needs_too_much_says_so_in_bounded_time():
     assert run.status == "failed" and "steps" in run.message and len(run) >= 2
 
 
-@pytest.mark.parametrize("K", [16, 64])
+@pytest.mark.parametrize("K", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_collapse_norms_below_1e5_are_reached(K):
     sigma = {16: 1.1, 64: 0.42}[K]
     a0 = np.exp(np.random.default_rng(0).normal(0, sigma, K - 1))
@@ -352,6 +359,7 @@ def test_steady_does_not_stop_at_saddles(a):
         np.testing.assert_allclose(run.a[-1], 0.25, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_tiny_unbalanced_starts_collapse():
     run = solve(hf.UFM(4), hf.spectrum(np.zeros(3), C=np.array([1.0, 2.0, 1.0]) * 1e-160))
     assert run.status == "collapsed"
@@ -387,7 +395,7 @@ def test_interruption_keeps_the_finished_part(target):
 
 
 def test_interruption_while_the_event_is_located_keeps_the_last_state():
-    with mock.patch.object(integrate, "_locate", side_effect=KeyboardInterrupt):
+    with mock.patch.object(integrate, "locate", side_effect=KeyboardInterrupt):
         run = solve(hf.UFM(8), FIGURE_1)
     assert run.status == "interrupted" and len(run) == 2
     assert run.measure("collapse_deviation")[-1] > 1e-6

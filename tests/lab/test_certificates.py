@@ -16,7 +16,7 @@ from hadaflow import expressions as ex
 from hadaflow.lab.certify import recheck
 from hadaflow.lab.exact.ball_flow import Setting
 from hadaflow.lab.exact.ball_metrics import METRICS
-from hadaflow.lab.exact.balls import Dual, exact, increasing_root, largest, written
+from hadaflow.lab.exact.balls import Rated, exact, increasing_root, largest, written
 
 V = ["1", "1", "1", "1.25", "0.01", "0.01", "0.01"]  # Theorem 4's start
 
@@ -161,7 +161,7 @@ def test_written_numbers_are_read_back(value):
 
 
 def test_ties_are_proven_by_how_numbers_are_made():
-    one, other = Dual.constant("0.1").with_rate(3), Dual.constant("0.1")
+    one, other = Rated.constant("0.1").with_rate(3), Rated.constant("0.1")
     slower = other.with_rate(-1)
     tied = largest([v.log() + 1 for v in (slower, one, other, slower)])
     assert tied.rate.contains(30)  # the one that leaves first; its log by 3/0.1

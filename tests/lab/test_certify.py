@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 import hadaflow as hf
 from hadaflow.lab.certify import metric_rate
-from hadaflow.lab.exact.ball_flow import Flow, sylvester_psi
+from hadaflow.lab.exact.ball_flow import ExactState, sylvester_psi
 from hadaflow.lab.exact.balls import enclose, exact
 from hadaflow.lab.trial_states import proven_signs, pushed_states, random_states
 
@@ -100,7 +100,7 @@ def test_nothing_is_proven_about_nonsense(arguments, told):
 def test_ties_take_the_right_derivative():
     # All equal but one: the largest among the tied decides, whichever comes first.
     a = [Fraction(1), Fraction(1), Fraction(1, 2)]
-    flow = Flow.at(a)
+    flow = ExactState.at(a)
     rates = [float((v / w).mid()) for v, w in zip(flow.velocity, flow.a, strict=True)]
     assert metric_rate("log_ratio", a).value == pytest.approx(max(rates[:2]) - rates[2], rel=1e-12)
 

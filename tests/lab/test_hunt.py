@@ -241,6 +241,7 @@ def test_far_out_the_rate_is_still_seen():
 # --- how bad does it get -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_worst_rise_approaches_its_limit(tmp_path):
     """From uniform on four modes to (1, 1, 1, 2)/5 M rises by ½(7/25 − 1/4) = 0.015."""
     worst = hf.worst_rise("l2", hf.UFM(8), starts=320, progress=None)

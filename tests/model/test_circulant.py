@@ -81,6 +81,7 @@ def test_a_negative_mode_passes_through_zero():
     assert np.cos(run.angles[0, 0]) == pytest.approx(-1) and np.cos(run.angles[-1, 0]) > 0.99
 
 
+@pytest.mark.slow
 def test_a_run_with_phases_is_saved_and_continued(tmp_path):
     model = hf.UFM(6, label_smoothing=0.1)
     run = hf.solve(model, hf.circulant([0.5 + 0.3j, 0.4 - 0.2j, 0.6]), hf.Time(2), progress=None)

@@ -8,6 +8,7 @@ import scipy.integrate
 import scipy.optimize
 
 import hadaflow as hf
+from hadaflow.model.fitting import fitted
 from hadaflow.model.layers import differences, layer_values, mobility
 from references import dense_psi
 
@@ -28,6 +29,7 @@ def test_layers_have_the_product_and_the_differences(depth):
     np.testing.assert_allclose(layer_values(depth, 0 * a, balanced), 0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_start_from_given_layers_comes_back():
     """Hadamard start and projection, with rotations, a zero layer and dead modes among them."""
     model = hf.UFM(6, samples=2, depth=4, width=9)
@@ -87,6 +89,7 @@ def test_the_threshold_of_the_third_mode(depth, threshold):
     assert high.status == "collapsed"
 
 
+@pytest.mark.slow
 def test_no_mode_called_lost_ever_gains_again():
     """The certificate against the flow: from many starts, shares of lost modes fall to the end."""
     from hadaflow.base.precision import double_precision
@@ -100,7 +103,7 @@ def test_no_mode_called_lost_ever_gains_again():
             layers = None if C == 0 else C * rng.uniform(-1, 1, (depth - 1, 7))
             start = hf.spectrum(a, layers)
             run = hf.solve(model, start, hf.Norm(3000), points=60, progress=None)
-            C_row = model.scaled(start).C
+            C_row = fitted(model, start).C
             for i in range(len(run)):
                 with double_precision():
                     told = low_rank_limit(model, run.a[i], C_row)
@@ -136,6 +139,7 @@ def test_the_deep_flow_against_another_solver_far_out():
     np.testing.assert_allclose(run.log_a[1:], logs, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_full_view_of_a_deep_model():
     model = hf.UFM(4, depth=3, samples=2, width=6)
     start = hf.spectrum([0.5, 0.8, 0.3], [[0.1, -0.2, 0.3], [0.0, 0.2, -0.1]])
@@ -172,7 +176,11 @@ def test_a_deep_run_is_saved_and_continued(tmp_path):
 
 @pytest.mark.parametrize(
     ("depth", "decays", "n"),
-    [(1, 0.4, 3), (3, (0.1, 0.2, 0.3), 2), (4, 0.1, 1)],
+    [
+        (1, 0.4, 3),
+        pytest.param(3, (0.1, 0.2, 0.3), 2, marks=pytest.mark.slow),
+        pytest.param(4, 0.1, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_penalties_on_every_layer_settle_at_the_root(depth, decays, n):
     """All modes at g a^{1−2/N} = λ̄, here from SciPy on the equation in raw units; λ_l σ_l² alike."""
@@ -202,6 +210,7 @@ def test_deep_penalties_that_are_too_strong_leave_nothing():
     assert run.status == "never-collapses" and "too strong for collapse" in run.message
 
 
+@pytest.mark.slow
 def test_a_temperature_moves_the_threshold_of_the_penalty():
     """At τ the force at zero is 1/τ: λ̄ = 1.5 lives at τ = 0.5, λ̄ = 0.7 dies at τ = 2."""
     alive = hf.UFM(4, weight_decay=1.5, temperature=0.5)
@@ -219,6 +228,7 @@ def test_a_deep_penalized_run_to_collapse_ends_in_a_low_rank_state():
     assert run.status == "never-collapses" and "(0.5, 0.5, 0)" in run.message
 
 
+@pytest.mark.slow
 def test_a_fixed_point_that_repels_has_no_stability_limit():
     """Depth 3, λ = 0.6995: all modes equal is a saddle (μ < 1/3), and the flow leaves it."""
     model = hf.UFM(4, depth=3, weight_decay=0.6995)
@@ -232,9 +242,9 @@ def test_one_row_of_differences_stands_for_all_layers():
     model = hf.UFM(4, depth=3)
     one, all_rows = hf.spectrum([1, 2, 3], 0.5), hf.spectrum([1, 2, 3], [[0.5] * 3, [0.5] * 3])
     by_layer = hf.spectrum([1, 2, 3], [[0.5], [0.5]])
-    want = model.scaled(all_rows).C
-    np.testing.assert_array_equal(model.scaled(one).C, want)
-    np.testing.assert_array_equal(model.scaled(by_layer).C, want)
+    want = fitted(model, all_rows).C
+    np.testing.assert_array_equal(fitted(model, one).C, want)
+    np.testing.assert_array_equal(fitted(model, by_layer).C, want)
 
 
 @pytest.mark.parametrize("start", ["full", "phases"])
@@ -247,6 +257,7 @@ def test_other_deep_starts_are_told_of_their_limit_too(start):
     assert run.status == "never-collapses" and "mode 2 provably loses" in run.message
 
 
+@pytest.mark.slow
 def test_a_penalty_on_one_layer_alone_has_no_fixed_point():
     model = hf.UFM(4, weight_decay=(0.3, 0.0))
     assert not model.settles
@@ -280,6 +291,7 @@ def test_deep_mse_learns_its_modes_one_after_the_other():
 # --- lazy to rich --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_equal_differences_keep_kl_falling_and_unequal_ones_do_not():
     """C = (0, 1, 2): KL leaves 0 and rises to 5.45e-4 at μ = 1.69."""
     model = hf.UFM(4)

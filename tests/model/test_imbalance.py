@@ -9,6 +9,7 @@ import hadaflow as hf
 BLOCKS = ((4, 5), (4, 1))
 
 
+@pytest.mark.slow
 def test_two_blocks_of_equal_samples_are_a_balanced_model():
     """K = 8 in two blocks of Z_2 × Z_2 against Z_2^3: the simplex among all starts."""
     blocks, plain = hf.UFM(8, imbalance=((4, 2), (4, 2))), hf.UFM(8, samples=2)
@@ -66,6 +67,7 @@ def test_the_larger_block_is_learned_first_and_the_smaller_one_lags():
     assert "4 classes of 20 samples" in run.summary()
 
 
+@pytest.mark.slow
 def test_far_out_the_two_views_agree():
     model = hf.UFM(5, imbalance=((3, 3), (2, 1)))
     start = hf.spectrum([0.6, 0.5, 0.7], C=[0.2, -0.1, 0.3], angle=0.7)
@@ -76,6 +78,7 @@ def test_far_out_the_two_views_agree():
     np.testing.assert_allclose(back.angles, reduced.angles, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_smoothing_and_penalties_settle(tmp_path):
     for options in ({"label_smoothing": 0.1}, {"weight_decay": 0.2}):
         model = hf.UFM(8, imbalance=BLOCKS, **options)

@@ -34,6 +34,7 @@ def label_matrix(q, group, n):
     return np.repeat(np.array(Y), n, axis=1)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(
     st.sampled_from([(2, 2), (2, 2, 2), (3,), (5,), (6,), (2, 4), (10,)]),
@@ -173,6 +174,7 @@ def test_labels_that_hold_the_flow_elsewhere_never_collapse():
     assert run.status == "never-collapses" and "0.405" in run.message
 
 
+@pytest.mark.slow
 def test_a_run_with_labels_is_saved(tmp_path):
     model = hf.UFM(8, label_distribution=HIERARCHY, temperature=1.5)
     run = hf.solve(model, np.full(7, 0.1), progress=None)
@@ -227,6 +229,7 @@ def test_what_needs_soft_labels_says_so():
             call()
 
 
+@pytest.mark.slow
 def test_from_the_command_line(monkeypatch, capsys, tmp_path):
     (tmp_path / "q.txt").write_text(" ".join(map(str, HIERARCHY)))
     for arguments, status in (
@@ -263,6 +266,7 @@ def test_from_the_command_line(monkeypatch, capsys, tmp_path):
 # --- how large a step may be ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stability_limit_of_smoothing_is_the_formula():
     """η < K/(a* s (1 + (K−1)(1−s))), a* raw, n = 1; 2.554 at K = 8, s = 0.1."""
     for K, s in ((8, 0.1), (4, 0.3), (16, 0.05)):
@@ -299,6 +303,7 @@ def test_descent_settles_below_the_limit_and_not_above(options, momentum):
 # --- labels that pull the other way, and times after the flow has settled ------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "C"), [({"depth": 1}, 0.0), ({}, 0.5), ({"depth": 3}, [[0.5], [0.2]])]
 )
@@ -315,6 +320,7 @@ def test_modes_of_negative_fixed_points_pass_through_zero(options, C):
         assert balanced.status == "steady" and balanced.a[-1].max() < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"label_smoothing": 0.1}, {"weight_decay": 0.1}])
 def test_times_after_the_flow_has_settled_see_the_settled_state(options):
     model = hf.UFM(4, **options)

@@ -18,6 +18,7 @@ def penalized_flow(W, H, n, decays, times, divisor=1.0):
     return factor_flow((W, H), n, times, decays=decays, divisor=divisor)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(
     st.sampled_from([(2, 2), (2, 2, 2), (3,), (6,), (2, 4)]),
@@ -45,6 +46,7 @@ def test_lift_then_flow_is_flow_then_lift(group, n, decays, reduction, balanced,
         assert np.linalg.norm(lifted.H - H) <= 1e-8 * np.linalg.norm(H)
 
 
+@pytest.mark.slow
 def test_full_view_follows_the_reduced_one():
     model = hf.UFM(4, samples=2, width=6, weight_decay=(0.2, 0.05))
     start = hf.spectrum([0.3, 0.8, 0.1], C=[0.5, -0.2, 0.1], units="raw")
@@ -176,6 +178,7 @@ def test_what_has_no_closed_form_says_so():
             call()
 
 
+@pytest.mark.slow
 def test_from_the_command_line(monkeypatch, capsys):
     for decay, code in (("0.1", 0), ("0.1,0.3", 0), ("0.1,x", 2), ("1,2,3", 2), ("-1", 2)):
         command = [

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import hadaflow as hf
+from hadaflow.model.fitting import fitted
 
 
 @given(
@@ -18,7 +19,7 @@ def test_project_undoes_lift(K, n, extra, seed, units, loss):
     rng = np.random.default_rng(seed)
     start = hf.spectrum(rng.uniform(0, 3, model.modes), C=rng.normal(size=model.modes), units=units)
     state = hf.hadamard(model, start, rotation=seed)
-    back, scaled = model.scaled(hf.project(model, state)), model.scaled(start)
+    back, scaled = fitted(model, hf.project(model, state)), fitted(model, start)
     np.testing.assert_allclose(back.a, scaled.a, atol=1e-13)
     np.testing.assert_allclose(back.C, scaled.C, atol=1e-13)
     assert hf.distance_from_hadamard(model, state) < 1e-14
@@ -144,3 +145,27 @@ def test_distance_from_the_hadamard_subspace_sees_every_violation():
 def test_bad_starts(call, message):
     with pytest.raises(hf.InputError, match=message):
         call()
+
+
+def test_drawn_spectra_are_those_of_their_seeds():
+    model = hf.UFM(8, samples=2)
+    many = hf.uniform_spectrum(model, 0.5, 2.0, [3, 4], units="raw")
+    assert many.a.shape == (2, 7) and many.units == "raw"
+    assert np.all((many.a >= 0.5) & (many.a <= 2.0))
+    np.testing.assert_array_equal(many.a[1], hf.uniform_spectrum(model, 0.5, 2.0, 4).a)
+    np.testing.assert_array_equal(many.a[0], np.random.default_rng(3).uniform(0.5, 2.0, 7))
+    for low, high in ((2.0, 1.0), (-1.0, 1.0), (0.0, np.inf)):
+        with pytest.raises(hf.InputError, match="0 ≤ low ≤ high"):
+            hf.uniform_spectrum(model, low, high)
+
+
+def test_random_hadamard_starts_have_the_size_of_gaussian_ones():
+    model = hf.UFM(8, samples=2)
+    state = hf.random_hadamard(model, 0.1, [0, 1], C=0.3)
+    assert state.batch == (2,) and hf.distance_from_hadamard(model, state).max() < 1e-12
+    found = hf.project(model, state)
+    size = 0.1**2 * model.singular_value_scale
+    assert np.all((found.a >= 0.5 * size * 0.999) & (found.a <= 1.5 * size * 1.001))
+    np.testing.assert_allclose(found.C, 0.3)
+    small = hf.gaussian(model, seed=1)
+    assert np.std(small.factors[0]) == pytest.approx(np.exp(-6) / np.sqrt(8), rel=0.3)

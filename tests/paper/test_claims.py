@@ -15,15 +15,15 @@ from hadaflow.paper.claim import CLAIMS, STATUSES, finding, larger
 from hadaflow.paper.claims import (
     basin,
     dynamics,
+    experiment_data,
     initialization,
     limits,
     monotonicity,
     rates,
-    runs,
     structure,
 )
 from hadaflow.paper.experiment import HADAMARD, RANDOM
-from hadaflow.paper.orbits import orbit_data
+from hadaflow.paper.orbit_figures import orbit_data
 
 ISSUE = """
 softmax-diagonalization reduced-flow energy-functional conserved-quantities mirror-flow
@@ -57,7 +57,14 @@ def test_evidence_decides_the_status():
     assert larger(1.0, math.nan) == math.inf and larger(1.0, 2.0) == 2.0
 
 
-@pytest.mark.parametrize("id", CLAIMS)
+# Minutes together: `make slow` and `hadaflow verify`, which `make reproduce` runs, check them.
+_SLOW = ("collapse-basin", "two-stage-dynamics", "ode-tracks-descent", "burn-in-times",
+         "convergence-to-nc")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "id", [pytest.param(id, marks=pytest.mark.slow if id in _SLOW else ()) for id in CLAIMS]
+)
 def test_claim_has_its_expected_status(id):
     claim = CLAIMS[id]
     found = claim.check()
@@ -134,35 +141,35 @@ def difference_instead_of_sum(A1, A0, n, epsilon, t):
 
 
 def swapped_inits(*args):
-    data = runs.experiment(*args)
+    data = experiment_data.experiment(*args)
     names = {RANDOM: HADAMARD, HADAMARD: RANDOM}
     return data.assign_coords(init=[names.get(i, i) for i in data["init"].values])
 
 
 def shortened(*args):
-    return runs.experiment(*args).isel(iteration=slice(0, 50))
+    return experiment_data.experiment(*args).isel(iteration=slice(0, 50))
 
 
 def reversed_time(*args):
-    data = runs.experiment(*args)
+    data = experiment_data.experiment(*args)
     flipped = data.isel(iteration=slice(None, None, -1))
     return flipped.assign_coords(iteration=data["iteration"])
 
 
 def other_reduction(K, wide=1, delta=6.0, reduction="sum"):
-    return runs.experiment(K, wide, delta, {"sum": "mean", "mean": "sum"}[reduction])
+    return experiment_data.experiment(K, wide, delta, {"sum": "mean", "mean": "sum"}[reduction])
 
 
 def other_classes(K, *rest):
-    return runs.experiment({4: 16, 8: 8, 16: 4}[K], *rest)
+    return experiment_data.experiment({4: 16, 8: 8, 16: 4}[K], *rest)
 
 
 def other_scale(K, wide=1, delta=6.0):
-    return runs.experiment(K, wide, 6.0 - delta)
+    return experiment_data.experiment(K, wide, 6.0 - delta)
 
 
 def same_width(K, wide=1):
-    return runs.experiment(K)
+    return experiment_data.experiment(K)
 
 
 @functools.cache
@@ -291,7 +298,12 @@ def test_every_claim_has_a_mutant():
 
 
 @pytest.mark.parametrize(
-    ("id", "index"), [(id, i) for id, m in MUTANTS.items() for i in range(len(m))]
+    ("id", "index"),
+    [
+        pytest.param(id, i, marks=pytest.mark.slow if id == "collapse-basin" else ())
+        for id, m in MUTANTS.items()
+        for i in range(len(m))
+    ],
 )
 def test_a_mutant_changes_the_status(id, index):
     changes = dict(MUTANTS[id][index])
@@ -312,5 +324,5 @@ EXPERIMENTS = sorted(
 def test_experiments_come_out_alike_with_other_seeds(id, seed):
     """The thresholds were not fitted to the seeds of the figures."""
     claim = CLAIMS[id]
-    found = claim.check(runs=functools.partial(runs.experiment, seed=seed))
+    found = claim.check(runs=functools.partial(experiment_data.experiment, seed=seed))
     assert found.status == claim.expected, found.value

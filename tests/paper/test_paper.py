@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import hadaflow as hf
-from hadaflow.paper import figures, orbits, reproduce
+from hadaflow.paper import figures, orbit_figures, reproduce
 from hadaflow.paper.experiment import Experiment
 from hadaflow.paper.settings import Settings
 
@@ -136,6 +136,7 @@ def test_quick_solutions_follow_descent():
     np.testing.assert_allclose(plain["kl"].values[2], quick["kl"].values[2], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_settings_change_the_experiment():
     wide = Experiment(4).compute(Settings(seeds=1, steps=5, width=9, scale=0.5), silent)
     assert wide.attrs["width"] == 9 and wide.attrs["scale"] == 0.5
@@ -156,16 +157,16 @@ def test_settings_change_the_experiment():
 
 @pytest.fixture(scope="module")
 def orbit():
-    return orbits.compute_nonmonotone(Settings(), silent)
+    return orbit_figures.compute_nonmonotone(Settings(), silent)
 
 
 def test_turning_points_of_figure_1(orbit):
     """FORMULAS §12: M is at half of its peak at ln t ≈ 710, at half of M(0) at ≈ 949."""
-    points = orbits.turning_points(orbit)
+    points = orbit_figures.turning_points(orbit)
     assert points["half of peak"] * np.log(10) == pytest.approx(710, rel=0.01)
     assert points["half of start"] * np.log(10) == pytest.approx(949, rel=0.01)
     run = hf.solve(
-        hf.UFM(8), orbits.START, log10_times=[points["dip"], points["peak"]], progress=None
+        hf.UFM(8), orbit_figures.START, log10_times=[points["dip"], points["peak"]], progress=None
     )
     rates = run.rate("l2", flow="normalized")[1:]
     scale = np.abs(orbit["l2_rate_per_path_length"].values).max()
@@ -175,7 +176,7 @@ def test_turning_points_of_figure_1(orbit):
 @pytest.mark.parametrize("name", ["nonmonotone", "normalized", "logits"])
 def test_checks_hold_and_can_fail(name, orbit):
     figure = figures.FIGURES[name]
-    data = orbit if name != "logits" else orbits.compute_logits(Settings(), silent)
+    data = orbit if name != "logits" else orbit_figures.compute_logits(Settings(), silent)
     assert all(c.holds for c in figure.check(data))
     spoiled = data.copy(deep=True)
     if name == "logits":

@@ -208,3 +208,15 @@ def test_views_say_what_they_do_not_have():
         _ = make("reduced").parameters
     with pytest.raises(hf.InputError, match="belongs to the reduced view"):
         _ = make("full").C
+
+
+def test_statistics_over_runs():
+    model = hf.UFM(4)
+    run = hf.descend(model, hf.gaussian(model, 0.1, range(5)), 20, 0.1, points=3, progress=None)
+    values, found = run.measure("loss"), run.statistics("loss")
+    np.testing.assert_allclose(found.mean, values.mean(axis=0))
+    want = values.std(axis=0, ddof=1) / np.sqrt(5)
+    np.testing.assert_allclose(found.standard_error, want, rtol=1e-12)
+    alone = hf.descend(model, hf.gaussian(model, 0.1, 0), 20, 0.1, points=3, progress=None)
+    np.testing.assert_array_equal(alone.statistics("loss").mean, alone.measure("loss"))
+    assert np.isnan(alone.statistics("loss").standard_error).all()

@@ -6,7 +6,7 @@ import pytest
 import scipy.integrate
 
 import hadaflow as hf
-from hadaflow.flow import marching
+from hadaflow.flow.methods import runge_kutta
 
 MODEL = hf.UFM(4)
 
@@ -28,14 +28,14 @@ def test_what_matrices_cannot_be_asked_is_refused():
     ],
 )
 def test_explicit_steps_come_to_an_end(model, start, until, monkeypatch):
-    monkeypatch.setattr(marching, "_STIFF_EXPLICIT_STEPS", 20_000)
+    monkeypatch.setattr(runge_kutta, "_MOST_STEPS_AT_REST", 20_000)
     run = hf.solve(model, start, until, method="tsit5", progress=None)
     assert run.status == "failed" and "steps of tsit5 were taken" in run.message
     assert run.steps < 30_000 and np.all(np.isfinite(run.log_a)) and len(run) > 10
 
 
 def test_plain_explicit_steps_come_to_an_end(monkeypatch):
-    monkeypatch.setattr(marching, "_STEP_LIMIT", 10_000)
+    monkeypatch.setattr(runge_kutta, "_MOST_STEPS", 10_000)
     run = hf.solve(hf.UFM(8), [1, 1, 1, 1, 1e-9, 1e-9, 1e-9], method="tsit5", progress=None)
     assert run.status == "failed" and "steps of tsit5 were taken" in run.message
 

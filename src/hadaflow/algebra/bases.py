@@ -8,21 +8,16 @@ two.
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from hadaflow.algebra.transforms import (
-    LARGEST,
-    PrimeConvolution,
-    odd_sums,
-    sylvester_matrix,
-    transform,
-)
-from hadaflow.base.checks import as_numbers
-from hadaflow.base.errors import InputError, check_whole_number, shown
+from hadaflow.algebra.padding import modes_first, modes_last, pad
+from hadaflow.algebra.rader import PrimeConvolution
+from hadaflow.algebra.transforms import LARGEST, odd_sums, sylvester_matrix, transform
+from hadaflow.base.checks import as_numbers, check_whole_number
+from hadaflow.base.errors import InputError, shown
+from hadaflow.base.lazy import jnp
 from hadaflow.base.memory import in_words
 from hadaflow.base.precision import float64
 
@@ -30,10 +25,129 @@ DENSE_LIMIT = 2**12
 # Up to here one product with the folded matrix is faster than a Fourier transform (one CPU core: 3.0
 # against 4.0 µs at 192 modes, 5.4 against 4.9 at 256; lengths with large primes cost more).
 _DENSE_MODES = 192
+# So small a matrix times many columns is faster than any transform of them.
+_DENSE_COLUMNS = 64
+
+
+class Basis:
+    """What diagonalizes the softmax of a number of classes: characters, and how to transform by them.
+
+    Arrays of modes have them last, but for the functions of compiled code, `padded_psi` and
+    `positive_psi`, where they are first, after one entry for the trivial mode.
+    """
+
+    classes: Any
+    paired: ClassVar[bool] = True  # may a free mode stand for two singular values?
+    positive_transforms: ClassVar[int] = 1  # that a `positive_psi` costs
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Orders of the cyclic factors of the group on the classes."""
+        raise NotImplementedError
+
+    @property
+    def modes(self) -> int:
+        """Number of free non-trivial modes."""
+        raise NotImplementedError
+
+    @property
+    def modes_in_words(self) -> str:
+        return "free modes of " + " × ".join(f"Z_{n}" for n in self.group)
+
+    @functools.cached_property
+    def multiplicity(self) -> np.ndarray:
+        """How many singular values each free mode stands for."""
+        raise NotImplementedError
+
+    @property
+    def representatives(self) -> np.ndarray:
+        """The element of the group at which each free mode stands, the trivial one first."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def weights(self) -> np.ndarray | None:
+        """How often each margin and each mode counts, the trivial one in front; None: once each."""
+        raise NotImplementedError
+
+    def expand(self, a: Any, axis: int = -1) -> Any:
+        """The K − 1 singular values of the free modes, each as often as its multiplicity."""
+        raise NotImplementedError
+
+    def fold(self, values: Any) -> Any:
+        """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
+        raise NotImplementedError
+
+    def psi(self, v: Any) -> Any:
+        r"""$(\Psi v)_\chi = \sum_{g\ne0} (1 - \mathrm{Re}\,\chi(g))\,v_g$."""
+        raise NotImplementedError
+
+    def padded_psi(self, v: Any) -> Any:
+        """`psi` of an array with a zero in front for the trivial mode; so has the result."""
+        raise NotImplementedError
+
+    def positive_psi(self, v: Any) -> Any:
+        """`padded_psi` of entries that are not negative, as accurate as can be."""
+        raise NotImplementedError
+
+    @property
+    def exact_psi(self) -> bool:
+        """Does `positive_psi` keep full relative accuracy, however far the entries are apart?"""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def dense_psi(self) -> np.ndarray:
+        """The matrix of `psi`, modes × modes; for tests and small K."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def vectors(self) -> np.ndarray:
+        """The real orthonormal basis as a dense K×K matrix, trivial mode first; for full views."""
+        raise NotImplementedError
+
+    turns: ClassVar[bool] = False  # has every state angles?
+
+    @property
+    def angles(self) -> int:
+        """Of a state that has them: one for every free mode."""
+        return self.modes
+
+    def right_vectors(self, samples: int, angles: np.ndarray | None = None) -> np.ndarray:
+        r"""Vectors of the samples, one column for each of the K modes, trivial first.
+
+        $U\otimes 1/\sqrt n$, each pair of conjugate characters turned by its phase.
+        """
+        U = self.vectors if angles is None else self._turned(angles)
+        return np.repeat(U, samples, axis=-2) / np.sqrt(samples)
+
+    def _turned(self, angles: np.ndarray) -> np.ndarray:
+        """Columns of U with the planes of conjugate pairs turned, the real ones with their sign."""
+        phases, U = self.expand(angles), self.vectors
+        turned = np.array(np.broadcast_to(U, (*angles.shape[:-1], *U.shape)))
+        starts = 1 + np.cumsum(self.multiplicity) - self.multiplicity
+        singles, pairs = starts[self.multiplicity == 1], starts[self.multiplicity == 2]
+        turned[..., singles] *= np.cos(phases[..., None, singles - 1]).round()
+        cos, sin = np.cos(phases[..., None, pairs - 1]), np.sin(phases[..., None, pairs - 1])
+        first, second = U[:, pairs], U[:, pairs + 1]
+        # Z takes cos to λ's phase: the right vectors turn the other way.
+        turned[..., pairs] = cos * first + sin * second
+        turned[..., pairs + 1] = cos * second - sin * first
+        return turned
+
+    def read_logits(
+        self, Z: np.ndarray, samples: int
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """All K singular values of a Hadamard state, its angles, and the vectors of the samples."""
+        V = self.right_vectors(samples)
+        inner = self.vectors.T @ Z @ V
+        return np.diagonal(inner, axis1=-2, axis2=-1).copy(), None, V
+
+    def describe(self) -> str:
+        """The basis in words: group, modes, multiplicities, pairs."""
+        return _describe(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class Sylvester:
+class Sylvester(Basis):
     r"""The normalized Sylvester–Hadamard basis $U = \Phi/\sqrt K$ of $K = 2^m$ classes.
 
     For $Z = U\,\mathrm{diag}(a)\,U^\top$ the columnwise softmax is diagonal in the same basis
@@ -41,6 +155,8 @@ class Sylvester:
     """
 
     classes: int
+    paired: ClassVar[bool] = False
+    positive_transforms: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         K = check_whole_number("classes", self.classes, least=0)
@@ -61,7 +177,7 @@ class Sylvester:
         """Orders of the cyclic factors: (2, 2, …)."""
         return (2,) * (self.classes.bit_length() - 1)
 
-    @property
+    @functools.cached_property
     def multiplicity(self) -> np.ndarray:
         """How many singular values each free mode stands for: one, in this basis."""
         return np.ones(self.modes, dtype=int)
@@ -71,12 +187,12 @@ class Sylvester:
         """The element of the group at which each mode stands, the trivial one first."""
         return np.arange(self.classes)
 
-    @property
-    def weights(self) -> None:
+    @functools.cached_property
+    def weights(self) -> np.ndarray | None:
         """How often each margin and each mode counts: None, once each."""
         return None
 
-    def expand(self, a):
+    def expand(self, a, axis: int = -1):
         """The K − 1 singular values of the modes: here, the modes themselves."""
         return a
 
@@ -84,9 +200,9 @@ class Sylvester:
         """Free modes from K − 1 values: here, the values themselves."""
         return values
 
-    def describe(self) -> str:
-        """The basis in words."""
-        return _describe(self)
+    @property
+    def modes_in_words(self) -> str:
+        return "K − 1 modes"
 
     @float64
     def psi(self, v):
@@ -100,19 +216,22 @@ class Sylvester:
                 f"Argument `v` must have last axis {self.modes} (classes − 1), "
                 f"but has shape {v.shape}."
             )
-        return self.padded_psi(pad(v))[..., 1:]
+        return modes_last(self.padded_psi(pad(modes_first(v)))[1:], v.shape[:-1])
 
     def padded_psi(self, v):
         """`psi` of an array with a zero in front for the trivial mode; so has the result.
 
-        For compiled code: without the zero every product would copy its argument and its result.
+        For compiled code, modes first: without the zero every product would copy its argument and its
+        result.
         """
-        w = transform(v)
-        return w[..., :1] - w
+        if v.ndim > 1 and self.classes <= _DENSE_COLUMNS:
+            return jnp.asarray(np.pad(self.dense_psi, ((1, 0), (1, 0))), v.dtype) @ v
+        w = transform(v) if v.ndim == 1 else transform(v.T).T
+        return w[:1] - w
 
     def positive_psi(self, v):
         """`padded_psi` of entries that are not negative, each sum to full relative accuracy."""
-        return 2 * odd_sums(v)
+        return 2 * (odd_sums(v) if v.ndim == 1 else odd_sums(v.T).T)
 
     @property
     def exact_psi(self) -> bool:
@@ -135,7 +254,7 @@ class Sylvester:
 
 
 @dataclasses.dataclass(frozen=True)
-class AbelianGroup:
+class AbelianGroup(Basis):
     r"""The real characters of $Z_{n_1}\times Z_{n_2}\times\dots$ on $K = n_1 n_2\cdots$ classes.
 
     Logits $Z_{gh} = c_{g-h}$ with $c_g = c_{-g}$ have a softmax of the same form, so both are diagonal
@@ -192,7 +311,7 @@ class AbelianGroup:
         return self._classes_of_elements[1]
 
     @functools.cached_property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> np.ndarray | None:
         """How often each margin and each mode counts, the trivial one in front."""
         return np.concatenate([[1.0], self.multiplicity])
 
@@ -200,9 +319,9 @@ class AbelianGroup:
     def _repeated(self) -> np.ndarray:
         return np.repeat(np.arange(self.modes), self.multiplicity)
 
-    def expand(self, a):
+    def expand(self, a, axis: int = -1):
         """The K − 1 singular values of the free modes, each as often as its multiplicity."""
-        return a[..., self._repeated]
+        return a[self._repeated] if axis == 0 else a[..., self._repeated]
 
     def fold(self, values):
         """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
@@ -219,12 +338,16 @@ class AbelianGroup:
                 f"Argument `v` must have last axis {self.modes} (free modes), "
                 f"but has shape {v.shape}."
             )
-        return self.padded_psi(pad(v))[..., 1:]
+        return modes_last(self.padded_psi(pad(modes_first(v)))[1:], v.shape[:-1])
 
     def padded_psi(self, v):
         """`psi` of an array with a zero in front for the trivial mode; so has the result."""
         if self.modes <= _DENSE_MODES:
-            return v @ jnp.asarray(self._padded_dense.T, v.dtype)
+            return jnp.asarray(self._padded_dense, v.dtype) @ v
+        return self._fast_psi(v) if v.ndim == 1 else self._fast_psi(v.T).T
+
+    def _fast_psi(self, v):
+        """By Fourier transforms of the last axis."""
         if self._prime_convolution is not None:
             return self._prime_convolution.apply(v)
         number, _ = self._classes_of_elements
@@ -270,7 +393,7 @@ class AbelianGroup:
         turns = sum(np.outer(w, w) % n / n for w, n in zip(where, self.orders, strict=True))
         return 2 * np.pi * np.asarray(turns)
 
-    @property
+    @functools.cached_property
     def dense_psi(self) -> np.ndarray:
         r"""The folded matrix of `psi`, modes × modes; for tests and small K."""
         return self._padded_dense[1:, 1:]
@@ -290,10 +413,6 @@ class AbelianGroup:
             if count == 2:
                 columns.append(np.sin(phase) * np.sqrt(2 / K))
         return np.stack(columns, axis=1)
-
-    def describe(self) -> str:
-        """The basis in words: group, modes, multiplicities, pairs."""
-        return _describe(self)
 
 
 def mean_of_pairs(values, multiplicity: np.ndarray):
@@ -332,17 +451,6 @@ def negatives(group: tuple[int, ...]) -> np.ndarray:
     return np.asarray(np.ravel_multi_index(tuple(-elements % np.array(group)[:, None]), group))
 
 
-def make_basis(classes: int, group: tuple[int, ...] | None) -> "Sylvester | AbelianGroup":
-    """The basis of a model: Sylvester for a power of two, else cyclic, unless a group is named."""
-    if classes < 2 or classes > LARGEST:
-        raise InputError(f"Argument `classes` must be from 2 to 2^24, but is {shown(classes)}.")
-    if group is None and classes & (classes - 1):
-        return cyclic(classes)
-    if group is None or all(n == 2 for n in group):
-        return Sylvester(classes)
-    return AbelianGroup(group)
-
-
 def diagonalizes_softmax(U: Any, draws: int = 100, seed: int = 0) -> float:
     r"""How far the softmax is from diagonal in an orthogonal basis: 0 if it always is, up to 1.
 
@@ -375,7 +483,7 @@ def diagonalizes_softmax(U: Any, draws: int = 100, seed: int = 0) -> float:
     return largest
 
 
-def _describe(basis: "Sylvester | AbelianGroup") -> str:
+def _describe(basis: Basis) -> str:
     name = " × ".join(f"Z_{n}" for n in basis.group)
     pairs = int(np.sum(basis.multiplicity == 2))
     text = f"{name}: {basis.classes} classes, {basis.modes} free modes"
@@ -393,14 +501,3 @@ def _check_dense(size: int) -> None:
             f"A dense {size}×{size} matrix ({in_words(8.0 * size * size)}) was asked for; dense forms "
             f"stop at `classes` = {DENSE_LIMIT}. Use the reduced view."
         )
-
-
-def pad(v):
-    """`v` with a zero put in front for the trivial mode."""
-    return jnp.concatenate([jnp.zeros_like(v[..., :1]), v], axis=-1)
-
-
-def with_front(v, value):
-    """`v` with its front entry replaced; a selection fuses with what is around it, a write does not."""
-    index = lax.broadcasted_iota(int, v.shape, v.ndim - 1)
-    return jnp.where(index == 0, value, v)

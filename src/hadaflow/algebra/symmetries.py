@@ -10,10 +10,9 @@ import math
 
 import numpy as np
 
-from hadaflow.algebra.bases import AbelianGroup, Sylvester
+from hadaflow.algebra.bases import Basis, Sylvester
 from hadaflow.base.errors import InputError
 
-Basis = Sylvester | AbelianGroup
 # Up to here all permutations are listed to find the canonical one.
 _LISTED = 20_000
 
@@ -27,6 +26,7 @@ def generators(basis: Basis) -> list[np.ndarray]:
     local ring, Gaussian elimination writes every automorphism as a product of such.
 
     Examples:
+        >>> from hadaflow.algebra.bases import AbelianGroup
         >>> [len(generators(b)) for b in (Sylvester(8), AbelianGroup((4, 4)))]
         [2, 3]
     """
@@ -36,11 +36,11 @@ def generators(basis: Basis) -> list[np.ndarray]:
         images = [modes ^ (modes >> 1 & 1), shift] if bits > 1 else []
         return [image - 1 for image in images]
     number = class_numbers(basis)
-    elements = np.array(np.unravel_index(basis.representatives[1:], basis.orders))
+    elements = np.array(np.unravel_index(basis.representatives[1:], basis.group))
     found: dict[bytes, np.ndarray] = {np.arange(basis.modes).tobytes(): np.arange(0)}
-    for matrix in _elementary(basis.orders):
-        image = matrix @ elements % np.array(basis.orders)[:, None]
-        perm = number[np.ravel_multi_index(tuple(image), basis.orders)] - 1
+    for matrix in _elementary(basis.group):
+        image = matrix @ elements % np.array(basis.group)[:, None]
+        perm = number[np.ravel_multi_index(tuple(image), basis.group)] - 1
         found.setdefault(perm.tobytes(), perm)
     return list(found.values())[1:]  # the first is the identity
 

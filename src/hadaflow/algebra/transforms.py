@@ -1,18 +1,17 @@
-r"""Fast transforms: Walsh–Hadamard, $x \mapsto \Phi x$, and the cosine sums of a prime cyclic group."""
+r"""Fast Walsh–Hadamard transforms, $x \mapsto \Phi x$."""
 
-import dataclasses
+from __future__ import annotations
+
+import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy.fft
-from jax.core import Tracer
 
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError
-from hadaflow.base.precision import double_precision, to_numpy
+from hadaflow.base.lazy import jax, jnp
+from hadaflow.base.precision import double_precision, is_traced, to_numpy
 
 LARGEST = 2**24
 
@@ -22,8 +21,6 @@ LARGEST = 2**24
 # hundredths of a microsecond either way.
 _CONSTANT_GEOMETRY = range(2**8, 2**20 + 1)
 _KRONECKER_BITS = 6
-# A real Fourier transform whose length has no larger prime factor is faster than a padded one.
-_FAST_FACTOR = 11
 
 
 def walsh_hadamard(x: Any) -> Any:
@@ -39,7 +36,7 @@ def walsh_hadamard(x: Any) -> Any:
         >>> walsh_hadamard([1.0, 2.0, 3.0, 4.0])
         array([10., -2., -4.,  0.])
     """
-    if isinstance(x, Tracer):
+    if is_traced(x):
         return transform(x)
     dtype = np.float32 if getattr(x, "dtype", None) == np.float32 else np.float64
     with double_precision():
@@ -48,7 +45,7 @@ def walsh_hadamard(x: Any) -> Any:
         values = x if plain else as_numbers("x", x).astype(dtype)
         if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise InputError(f"Argument `x` must hold real numbers, but is of type {values.dtype}.")
-        return to_numpy(_compiled(values if values.dtype == dtype else values.astype(dtype)))
+        return to_numpy(_compiled()(values if values.dtype == dtype else values.astype(dtype)))
 
 
 def transform(x: jax.Array) -> jax.Array:
@@ -60,7 +57,9 @@ def transform(x: jax.Array) -> jax.Array:
     return _choose_form(n, x.size // n)(x)
 
 
-_compiled = jax.jit(transform)
+@functools.cache
+def _compiled() -> Any:
+    return jax.jit(transform)
 
 
 def check_power_of_two(name: str, value: int, *, largest: int) -> None:
@@ -143,61 +142,3 @@ def odd_sums(x: jax.Array) -> jax.Array:
         even = jnp.concatenate([e0 + e1, e0 + o1], axis=-1)
         odd = jnp.concatenate([o0 + o1, o0 + e1], axis=-1)
     return odd
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PrimeConvolution:
-    r"""$\sum_g (1 - \cos(2\pi kg/p))\,v_g$ for even $v$ and prime $p$, by Rader's way.
-
-    The powers of a primitive root list the classes {g, −g} in an order in which the sum becomes a
-    cyclic convolution of $r = (p-1)/2$ real numbers; padded to a length whose transform is fast,
-    unless $r$ itself is one. Its kernel, $2 - 2\cos$, is not negative, so nothing cancels.
-    """
-
-    inward: np.ndarray
-    outward: np.ndarray
-    kernel: np.ndarray
-    length: int
-
-    @classmethod
-    def of(cls, p: int) -> "PrimeConvolution | None":
-        factors = _prime_factors(p - 1)
-        if p < 3 or _prime_factors(p) != {p}:
-            return None
-        r = (p - 1) // 2
-        root = next(g for g in range(2, p) if all(pow(g, (p - 1) // q, p) != 1 for q in factors))
-        powers = np.ones(1, dtype=np.int64)
-        while len(powers) < r:  # twice as many with one product
-            powers = np.concatenate([powers, powers * pow(root, len(powers), p) % p])
-        powers = powers[:r]
-        number = np.minimum(powers, p - powers) - 1  # of the class at each power
-        kernel = 4 * np.sin(np.pi * powers / p) ** 2
-        length = r if max(_prime_factors(r), default=1) <= _FAST_FACTOR else _fast_length(2 * r - 1)
-        if length != r:
-            padded = np.zeros(length)
-            padded[:r], padded[length - r + 1 :] = kernel, kernel[1:]
-            kernel = padded
-        return cls(number[-np.arange(r)], np.argsort(number), np.fft.rfft(kernel), length)
-
-    def apply(self, v):
-        """For an array with a zero in front for the trivial mode; so has the result."""
-        x = v[..., 1:][..., self.inward]
-        spectrum = jnp.fft.rfft(x, n=self.length)
-        kernel = jnp.broadcast_to(jnp.asarray(self.kernel, spectrum.dtype), spectrum.shape)
-        y = jnp.fft.irfft(spectrum * kernel, n=self.length)[..., self.outward]
-        return jnp.concatenate([jnp.zeros_like(v[..., :1]), y], axis=-1)
-
-
-def _prime_factors(n: int) -> set[int]:
-    found, q = set(), 2
-    while q * q <= n:
-        while n % q == 0:
-            found.add(q)
-            n //= q
-        q += 1
-    return found | ({n} if n > 1 else set())
-
-
-def _fast_length(least: int) -> int:
-    length: Any = scipy.fft.next_fast_len(least, real=True)
-    return length

@@ -1,5 +1,7 @@
 """Numbers that users give, in whatever form, as numbers; or one sentence that says what is wrong."""
 
+import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -37,3 +39,39 @@ def as_numbers(
     except (TypeError, ValueError, OverflowError):
         kind = "numbers" if dtype is np.float64 else "complex numbers"
         raise InputError(f"Argument `{name}` must hold {kind}, but is {shown(values)}.") from None
+
+
+def is_whole_number(value: Any, least: int = 1, most: int | None = None) -> bool:
+    """Is it a whole number within the bounds? Truth values are none."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return False
+    return number is not None and number >= least and (most is None or number <= most)
+
+
+def check_whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """`value` as an int, if it is a whole number within the bounds."""
+    if not is_whole_number(value, least, most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InputError(
+            f"Argument `{name}` must be a whole number {bounds}, but is {shown(value)}."
+        )
+    return operator.index(value)
+
+
+def check_positive(name: str, value: Any, least: float = 0.0) -> float:
+    """`value` as a float, if it is a positive finite number, and not below `least`."""
+    allowed = "a positive number" + (f" of at least {least:g}" if least else "")
+    number = as_number(name, value, allowed)
+    if not (math.isfinite(number) and number > 0 and number >= least):
+        raise InputError(f"Argument `{name}` must be {allowed}, but is {shown(value)}.")
+    return number
+
+
+def check_seconds(seconds: Any) -> float:
+    """`seconds` as a float, if it is a length of time; inf is without end."""
+    length = as_number("seconds", seconds, "a positive number")
+    if not length > 0:
+        raise InputError(f"Argument `seconds` must be a positive number, but is {shown(seconds)}.")
+    return length

@@ -2,8 +2,6 @@
 
 import contextlib
 import difflib
-import math
-import operator
 import os
 import re
 import sys
@@ -101,32 +99,6 @@ def reason_of(error: BaseException) -> str:
     """An exception as `Type: message`, fit for a sentence."""
     text = _ADDRESS.sub("", _described(str, error)[:2000])
     return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, 160)
-
-
-def check_whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """`value` as an int, if it is a whole number within the bounds."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # pyright: ignore
-    except TypeError:
-        number = None
-    if number is None or number < least or (most is not None and number > most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(
-            f"Argument `{name}` must be a whole number {bounds}, but is {shown(value)}."
-        )
-    return number
-
-
-def check_seconds(seconds: object) -> float:
-    """`seconds` as a float, if it is a length of time; inf is without end."""
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    try:
-        length = float(seconds) if number else math.nan  # pyright: ignore
-    except OverflowError:  # an integer beyond all floats
-        length = math.nan
-    if not length > 0:
-        raise InputError(f"Argument `seconds` must be a positive number, but is {shown(seconds)}.")
-    return length
 
 
 def no_device(error: Exception) -> str | None:

@@ -9,15 +9,19 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+
+from hadaflow.base.lazy import jax, jnp
 
 
 def double_precision() -> Any:
     """Context in which JAX computes in float64."""
     return jax.enable_x64(True)
+
+
+def is_traced(*values: Any) -> bool:
+    """Is any of them inside a JAX transformation?"""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
 def to_numpy(tree: Any) -> Any:
@@ -41,7 +45,7 @@ def float64(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        if is_traced(args, kwargs):
             return function(*args, **kwargs)
         with double_precision():
             converted = [_to_jax(arg) for arg in args]

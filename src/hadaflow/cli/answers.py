@@ -92,15 +92,9 @@ def solve_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
 def train_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
     import numpy as np
 
+    from hadaflow.results.statistics import statistics_of
+
     values = {name: np.atleast_2d(run.measure(name)) for name in names}
-
-    def error(v: Any) -> Any:
-        if len(v) < 2:
-            return [None] * v.shape[1]
-        with np.errstate(invalid="ignore"):  # an infinite value has no error, and becomes null
-            size = np.maximum(np.max(np.abs(v), axis=0), np.finfo(float).tiny)
-            return (v / size).std(axis=0, ddof=1) / math.sqrt(len(v)) * size
-
     return {
         "classes": run.model.classes,
         "units": run.units,
@@ -108,9 +102,7 @@ def train_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
         "message": run.message,
         "iterations": run.iterations,
         "log10_time": run.log10_time,
-        "metrics": {
-            n: {"mean": v.mean(axis=0), "standard_error": error(v)} for n, v in values.items()
-        },
+        "metrics": {name: statistics_of(v)._asdict() for name, v in values.items()},
         "notes": _notes(values),
         "steps": run.steps,
         "settings": run.settings,

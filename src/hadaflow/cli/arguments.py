@@ -14,6 +14,7 @@ import typer
 
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.files import read_text_file
+from hadaflow.model.losses import LOSSES, CrossEntropy
 
 _DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
 
@@ -29,9 +30,8 @@ class Init(StrEnum):
     matched = "matched"
 
 
-class Loss(StrEnum):
-    cross_entropy = "cross_entropy"
-    mse = "mse"
+Loss = StrEnum("Loss", list(LOSSES))
+_LOSS = Loss(CrossEntropy.name)
 
 
 class Reduction(StrEnum):
@@ -76,27 +76,11 @@ Unbalanced = Annotated[
     ),
 ]
 LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
+Width = Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")]
+ReductionOption = Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")]
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
 ]
-
-
-def make_model(
-    imbalance: str | None,
-    group: str | None,
-    labels: Path | None,
-    weight_decay: str | None,
-    **options: Any,
-) -> Any:
-    """The model of a command, its textual options read."""
-    from hadaflow.model.ufm import UFM
-
-    blocks: Any = parse_imbalance(imbalance)
-    return UFM(
-        imbalance=blocks, group=parse_group(group, blocks is not None),
-        label_distribution=parse_labels(labels, options["classes"]),
-        weight_decay=parse_decay(weight_decay), **options,
-    )  # fmt: skip
 
 
 def _model_options(
@@ -104,26 +88,43 @@ def _model_options(
     samples: Samples = 1,
     group: Group = None,
     depth: Depth = 2,
-    loss: LossOption = Loss.cross_entropy,
+    loss: LossOption = _LOSS,
     label_smoothing: Smoothing = 0.0,
     labels: Labels = None,
     temperature: Temperature = 1.0,
     weight_decay: Decay = None,
     imbalance: Imbalance = None,
+    width: Width = None,
+    reduction: ReductionOption = Reduction.sum,
 ) -> Any:
-    """The model that the options of `solve` describe."""
-    return make_model(
-        imbalance, group, labels, weight_decay, classes=classes, samples=samples, depth=depth,
-        loss=loss.value, label_smoothing=label_smoothing, temperature=temperature,
+    """The model that the options of a command describe, the textual ones read."""
+    from hadaflow.model.ufm import UFM
+
+    blocks: Any = parse_imbalance(imbalance)
+    return UFM(
+        classes=classes, samples=samples, width=width, depth=depth, loss=loss.value,
+        reduction=reduction.value, group=parse_group(group, blocks is not None),
+        label_smoothing=label_smoothing, label_distribution=parse_labels(labels, classes),
+        temperature=temperature, weight_decay=parse_decay(weight_decay), imbalance=blocks,
     )  # fmt: skip
 
 
-def with_model(command: Callable[..., None], optional: bool = False) -> Callable[..., None]:
+_OF_MATRICES = ("width", "reduction")  # of which singular values alone know nothing
+
+
+def with_model(
+    command: Callable[..., None], optional: bool = False, matrices: bool = False
+) -> Callable[..., None]:
     """`command` with the model's options in place of its argument `model`.
 
-    Optional: without --classes the model is None, and no other of its options may be given.
+    Optional: without --classes the model is None, and no other of its options may be given. Those of
+    the `matrices` only where they are asked for.
     """
-    shared = list(inspect.signature(_model_options).parameters.values())
+    shared = [
+        p
+        for p in inspect.signature(_model_options).parameters.values()
+        if matrices or p.name not in _OF_MATRICES
+    ]
     if optional:
         shared[0] = shared[0].replace(default=None, annotation=_or_none(shared[0].annotation))
     shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared]
@@ -237,6 +238,7 @@ def parse_start(
     text: str, model: Any, unbalanced: str | None, units: str
 ) -> tuple[Any, int | None]:
     """The start, and the seed its singular values were drawn with; complex numbers are phases."""
+    from hadaflow.model.starts import uniform_spectrum
     from hadaflow.model.states import circulant, spectrum
 
     C = parse_unbalanced(unbalanced)
@@ -252,8 +254,6 @@ def parse_start(
         return circulant(values, C, units), None
     if not numbers.startswith("uniform:"):
         return spectrum(parse_numbers("start", numbers), C, units), None
-    import numpy as np
-
     try:
         low, high, seed = numbers.removeprefix("uniform:").split(":")
         bounds, drawn = (float(low), float(high)), int(seed)
@@ -264,45 +264,33 @@ def parse_start(
             "Argument `start` must be uniform:LOW:HIGH:SEED with 0 ≤ LOW ≤ HIGH and a whole SEED, "
             f"but is {shown(numbers)}."
         ) from None
-    values = np.random.default_rng(drawn).uniform(*bounds, model.modes)
-    return spectrum(values, C, units), drawn
+    return uniform_spectrum(model, *bounds, drawn, C, units), drawn
 
 
 def train_start(
-    model: Any,
-    init: Init,
-    scale: float,
-    start: str | None,
-    unbalanced: str | None,
-    seeds: list[int],
-    units: str,
-) -> Any:
+    model: Any, init: Init, scale: float, start: str | None, unbalanced: str | None,
+    seeds: list[int], units: str,
+) -> Any:  # fmt: skip
     """The batch of full starts of `train`, one for each seed."""
     import numpy as np
 
-    from hadaflow.model.starts import gaussian, hadamard, matched_spectrum
-    from hadaflow.model.states import RAW, Parameters, spectrum
+    from hadaflow.model.starts import gaussian, hadamard, matched_spectrum, random_hadamard
+    from hadaflow.model.states import RAW, Parameters
 
-    random = gaussian(model, scale, seeds)
     if init is Init.gaussian:
-        return random
+        return gaussian(model, scale, seeds)
     if init is Init.matched:
-        return hadamard(model, matched_spectrum(model, random))
+        return hadamard(model, matched_spectrum(model, gaussian(model, scale, seeds)))
     if start is not None:
         given, _ = parse_start(start, model, unbalanced, units)
         one = hadamard(model, given)
         return Parameters(tuple(np.tile(f, (len(seeds), 1, 1)) for f in one.factors))
-    # Of the size that a Gaussian start of this scale has: σ(Z) is of order scale²·K·√n.
-    size = scale**2 * model.singular_value_scale
-    drawn = [np.random.default_rng(s).uniform(0.5, 1.5, model.modes) * size for s in seeds]
-    values = np.array(drawn)
-    if unbalanced is None:
-        return hadamard(model, spectrum(values, units=RAW))
-    # The differences are given in the units of the run, the sizes above in those of the matrices.
-    C = np.array(parse_unbalanced(unbalanced), dtype=float)
-    C = C if units == RAW else C * model.difference_scale
-    C = C if C.ndim == 0 else np.tile(C, (len(seeds), *(1,) * C.ndim))
-    return hadamard(model, spectrum(values, C, units=RAW))
+    C = parse_unbalanced(unbalanced)
+    if (
+        C is not None and units != RAW
+    ):  # in the units of the run, the sizes in those of the matrices
+        C = np.array(C, dtype=float) * model.difference_scale
+    return random_hadamard(model, scale, seeds, C)
 
 
 def exact_numbers(name: str, text: str) -> list[str]:

@@ -8,7 +8,6 @@ import dataclasses
 import errno
 import json
 import logging
-import math
 import os
 import shutil
 import sys
@@ -18,7 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hadaflow.base.errors import InputError, check_whole_number, no_device, printable, shown
+from hadaflow.base.checks import check_whole_number
+from hadaflow.base.errors import InputError, no_device, printable, shown
 from hadaflow.base.interruption import asked, exit_code, listening, stop_listening
 from hadaflow.cli.answers import (
     claim_lines,
@@ -33,25 +33,13 @@ from hadaflow.cli.answers import (
     try_to,
 )
 from hadaflow.cli.arguments import (
-    Classes,
-    Decay,
-    Depth,
-    Group,
-    Imbalance,
     Init,
     JsonFlag,
-    Labels,
-    Loss,
-    LossOption,
     Metrics,
     Reduction,
-    Samples,
-    Smoothing,
-    Temperature,
     Unbalanced,
     Units,
     check_output,
-    make_model,
     parse_numbers,
     parse_start,
     train_start,
@@ -158,15 +146,10 @@ def solve_command(
     finish(run, solve_document, metric or [], out, as_json)
 
 
-@app.command("train")
 def train_command(
-    classes: Classes,
+    model: Any,
     steps: Annotated[int, typer.Option(help="Iterations of gradient descent.")],
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
-    samples: Samples = 1,
-    group: Group = None,
-    depth: Depth = 2,
-    width: Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")] = None,
     init: Annotated[Init, typer.Option(help="Kind of start.")] = Init.gaussian,
     scale: Annotated[
         float | None,
@@ -179,16 +162,7 @@ def train_command(
     seeds: Annotated[int, typer.Option(help="Number of runs, with seeds seed, seed + 1, …")] = 10,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     momentum: Annotated[float, typer.Option(help="Heavy-ball momentum.")] = 0.0,
-    loss: LossOption = Loss.cross_entropy,
-    label_smoothing: Smoothing = 0.0,
-    labels: Labels = None,
-    temperature: Temperature = 1.0,
-    weight_decay: Decay = None,
-    imbalance: Imbalance = None,
     unbalanced: Unbalanced = None,
-    reduction: Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")] = (
-        Reduction.sum
-    ),
     points: Annotated[int, typer.Option(help="About how many iterations to keep.")] = 100,
     units: Annotated[Units, typer.Option(help="Units of --start and of saved values.")] = (
         Units.scaled
@@ -200,12 +174,8 @@ def train_command(
     """Gradient descent on the parameter matrices, many seeds at once."""
     from hadaflow.descent.descend import descend
     from hadaflow.metrics.measures import applies, check_metric
+    from hadaflow.model.starts import default_scale
 
-    model = make_model(
-        imbalance, group, labels, weight_decay, classes=classes, samples=samples, width=width,
-        depth=depth, loss=loss.value, reduction=reduction.value, label_smoothing=label_smoothing,
-        temperature=temperature,
-    )  # fmt: skip
     names = metric or [name for name in _TRAIN_METRICS if applies(name, "full", model)]
     for name in names:
         check_metric(name, "full", model)
@@ -216,7 +186,7 @@ def train_command(
     if unbalanced is not None and init is not Init.hadamard:
         raise InputError("Argument `unbalanced` goes with --init hadamard alone.")
     check_output(out)
-    chosen = math.exp(-6) / math.sqrt(classes) if scale is None else scale
+    chosen = default_scale(model) if scale is None else scale
     drawn = list(range(seed, seed + seeds))
     state = train_start(model, init, chosen, start, unbalanced, drawn, units.value)
     run = descend(
@@ -225,6 +195,9 @@ def train_command(
     )  # fmt: skip
     run.settings.update(init=init.value, scale=chosen, seed=seed, seeds=seeds, start=start)
     finish(run, train_document, names, out, as_json)
+
+
+app.command("train")(with_model(train_command, matrices=True))
 
 
 @app.command("show")

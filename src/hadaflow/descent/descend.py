@@ -15,17 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hadaflow.base.checks import as_number
-from hadaflow.base.errors import InputError, check_whole_number, shown
+from hadaflow.base.checks import as_number, check_positive, check_whole_number
+from hadaflow.base.errors import InputError, shown
 from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision, float64
 from hadaflow.base.progress import Pace, Progress, Report, check_progress
 from hadaflow.model.closed_forms import fixed_point
+from hadaflow.model.fitting import check_parameters, fitted, result_units
 from hadaflow.model.layers import differences, layer_axes, layer_values, others
-from hadaflow.model.phases import times
 from hadaflow.model.starts import compress
 from hadaflow.model.states import RAW, Parameters, Spectrum
-from hadaflow.model.ufm import MSE, UFM, check_model
+from hadaflow.model.ufm import UFM, check_model
+from hadaflow.model.views.blocks import BlockView
+from hadaflow.model.views.circulant import CirculantView, times
+from hadaflow.model.views.full import FullView
+from hadaflow.model.views.pytrees import Traced
+from hadaflow.model.views.reduced import ReducedView, SymmetricView
 from hadaflow.results.trajectory import Trajectory
 
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
@@ -67,7 +72,7 @@ def descend(
     learning_rate, momentum = _check_numbers(learning_rate, momentum)
     check_progress(progress)
     kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
-    units = model.result_units(start, units)
+    units = result_units(start, units)
     settings = {
         "steps": steps,
         "learning_rate": learning_rate,
@@ -82,14 +87,16 @@ def descend(
         return _run(system, x0, kept, learning_rate, momentum, progress)
 
     batch = (
-        start.batch if isinstance(start, Parameters) else model.scaled(start, units).a.shape[:-1]
+        start.batch if isinstance(start, Parameters) else fitted(model, start, units).a.shape[:-1]
     )
     if len(batch) > 1:
         raise InputError(f"Argument `start` must be one start or a list, but has batch {batch}.")
     if isinstance(start, Parameters):
-        arrays, done, interrupted = _descend_matrices(model, model.check_parameters(start), run)
+        arrays, done, interrupted = _descend_matrices(model, check_parameters(model, start), run)
     else:
-        arrays, done, interrupted = _descend_spectrum(model, model.scaled(start, units), units, run)
+        arrays, done, interrupted = _descend_spectrum(
+            model, fitted(model, start, units), units, run
+        )
     usable = _usable(arrays, len(batch))
     arrays = {name: v[(slice(None),) * len(batch) + (slice(usable),)] for name, v in arrays.items()}
     iterations = np.concatenate([[0], kept[:done]])[:usable]
@@ -154,10 +161,12 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
         tilt = np.sqrt(np.array(model.decays))[:, None]
         layers = layers * np.exp(np.mean(np.log(tilt))) / tilt
 
+    system = spectral_descent(model)
+
     @float64
     def slopes(flat):
         def push(values):
-            return jnp.concatenate(SpectralDescent(model).push(tuple(values.reshape(layers.shape))))
+            return jnp.concatenate(system.push(tuple(values.reshape(layers.shape))))
 
         return jax.jacfwd(push)(flat)
 
@@ -219,12 +228,8 @@ def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
 
 
 def _check_numbers(learning_rate: Any, momentum: Any) -> tuple[float, float]:
-    learning_rate = as_number("learning_rate", learning_rate, "a positive number")
+    learning_rate = check_positive("learning_rate", learning_rate)
     momentum = as_number("momentum", momentum)
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise InputError(
-            f"Argument `learning_rate` must be a positive number, but is {shown(learning_rate)}."
-        )
     if not 0 <= momentum < 1:
         raise InputError(
             f"Argument `momentum` must be from 0 to below 1, but is {shown(momentum)}."
@@ -235,11 +240,10 @@ def _check_numbers(learning_rate: Any, momentum: Any) -> tuple[float, float]:
 # --- the two systems: minus the gradient, for a batch --------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class MatrixDescent:
+class MatrixDescent(Traced):
     """Parameter matrices, the runs of the batch on the last axis."""
 
-    model: UFM
+    view: FullView
 
     def push(self, factors):
         behind = [factors[-1]]  # products of each factor with all behind it, the last one first
@@ -250,24 +254,11 @@ class MatrixDescent:
         for factor, rest in zip(factors[:-1], behind[-2::-1], strict=True):
             moved.append(_contract(before, jnp.swapaxes(rest, 0, 1)))
             before = _contract(jnp.swapaxes(factor, 0, 1), before)
-        return self.model.decayed(factors, (*moved, before))
+        return self.view.decayed(factors, (*moved, before))
 
     def _residual(self, Z):
-        """Y − P(Z) over the loss divisor; the right class sums the wrong ones, so none cancels."""
-        model = self.model
-        if model.soft_labels:
-            shares = jax.nn.softmax(Z / model.temperature, axis=0)
-            rest = jnp.asarray(model.labels)[:, :, None] - shares
-            return rest / (model.temperature * model.loss_divisor)
-        Y = jnp.broadcast_to(jnp.asarray(model.one_hot)[:, :, None], Z.shape)
-        if model.loss == MSE:
-            return (Y - Z) / model.loss_divisor
-        scale = model.temperature * model.loss_divisor
-        Z = Z if model.temperature == 1 else Z / model.temperature
-        e = jnp.exp(Z - jnp.max(Z, axis=0, keepdims=True))
-        share = e / (jnp.sum(e, axis=0, keepdims=True) * scale)
-        wrong = jnp.where(Y == 0, share, 0.0)
-        return jnp.where(Y == 0, -wrong, jnp.sum(wrong, axis=0, keepdims=True))
+        """Minus the gradient with respect to the logits."""
+        return self.view.loss.residual_of_runs(Z, self.view.one_hot) / self.view.loss_divisor
 
 
 def _contract(A, B):
@@ -278,50 +269,105 @@ def _contract(A, B):
     return sum(A[:, k, None, :] * B[None, k, :, :] for k in range(terms))
 
 
-@dataclasses.dataclass(frozen=True)
-class SpectralDescent:
-    r"""Singular values of all layers, raw units, batch first.
+class SpectralDescent(Traced):
+    r"""Singular values of all layers, raw units, modes first and the runs of the batch last.
 
-    $\sigma_l^+ = \sigma_l + h\prod_{m\ne l}\sigma_m$; at depth 2 $\alpha^+ = \alpha + h\beta$. With
-    phases the layers are complex numbers, and the others enter conjugated. Between two blocks of
-    classes the last layer has two components, at its end.
+    $\sigma_l^+ = \sigma_l + h\prod_{m\ne l}\sigma_m$; at depth 2 $\alpha^+ = \alpha + h\beta$.
     """
 
-    model: UFM
-    phases: bool = False
+    view: Any
+    scale: Any  # raw singular value per scaled one
+    rate: Any  # √n over the divisor of the loss
+    decays: Any  # raw λ of every layer, or None
+
+    @classmethod
+    def of(cls, model: UFM, view: ReducedView) -> "SpectralDescent":
+        return cls(
+            view, np.float64(model.singular_value_scale),
+            np.float64(math.sqrt(model.mean_samples) / model.loss_divisor),
+            np.array(model.decays) if model.penalized else None,
+        )  # fmt: skip
+
+    def begin(self, layers: list[np.ndarray], angles: Any) -> list[np.ndarray]:
+        """What the loop moves, from the singular values of the layers and the angles."""
+        return layers
+
+    def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
+        """Singular values of the layers and angles, or None, of what the loop has moved."""
+        return layers, None
 
     def push(self, layers):
-        model, values, angles = self.model, layers, None
-        if model.imbalance is not None:
-            parts = layers[-1][..., -2:]
-            last = jnp.linalg.norm(parts, axis=-1, keepdims=True)
-            angles = jnp.arctan2(parts[..., 1:], parts[..., :1])
-            values = (*layers[:-1], jnp.concatenate([layers[-1][..., :-2], last], axis=-1))
+        moved = self._moved(layers)
+        if self.decays is None:
+            return tuple(moved)
+        return tuple(v - d * f for v, f, d in zip(moved, layers, self.decays, strict=True))
+
+    def _moved(self, layers) -> list[Any]:
+        rest = others(layers)
+        along, _, slowness = self.view.force(rest[-1] * layers[-1] / self.scale)
+        h = along * jnp.exp(-slowness) * self.rate
+        return [h * r for r in rest]
+
+
+class PhaseDescent(SpectralDescent):
+    """Layers are complex numbers, and the others enter conjugated."""
+
+    def begin(self, layers: list[np.ndarray], angles: Any) -> list[np.ndarray]:
+        layers = [layer.astype(complex) for layer in layers]
+        return [*layers[:-1], layers[-1] * np.exp(1j * angles)]
+
+    def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
+        return [np.abs(x) for x in layers], np.angle(np.prod(layers, axis=0))
+
+    def _moved(self, layers) -> list[Any]:
+        rest = others(layers)
+        along, slowness = self.view.drive(times(1 / self.scale, rest[-1] * layers[-1]))
+        h = times(jnp.exp(-slowness) * self.rate, along)
+        return [h * jnp.conj(r) for r in rest]
+
+
+class BlockDescent(SpectralDescent):
+    """Between two blocks of classes the last layer has two components, at its end."""
+
+    def begin(self, layers: list[np.ndarray], angles: Any) -> list[np.ndarray]:
+        last = layers[-1]
+        parts = last[-1:] * np.cos(angles), last[-1:] * np.sin(angles)
+        return [*layers[:-1], np.concatenate([last[:-1], *parts])]
+
+    def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
+        last, x, y = layers[-1][:-2], layers[-1][-2:-1], layers[-1][-1:]
+        return [*layers[:-1], np.concatenate([last, np.hypot(x, y)])], np.arctan2(y, x)
+
+    def _moved(self, layers) -> list[Any]:
+        parts = layers[-1][-2:]
+        last = jnp.linalg.norm(parts, axis=0, keepdims=True)
+        angles = jnp.arctan2(parts[1:], parts[:1])
+        values = (*layers[:-1], jnp.concatenate([layers[-1][:-2], last]))
         rest = others(values)
-        product = rest[-1] * values[-1]
-        scale = model.singular_value_scale
-        if self.phases:
-            along, slowness = model.phase_drive(times(1 / scale, product))
-            across = jnp.zeros(())
-        else:
-            along, across, slowness = model.force(product / scale, angles)
-        rate = jnp.exp(-slowness) * (math.sqrt(model.mean_samples) / model.loss_divisor)
-        h = times(rate, along) if self.phases else along * rate
-        moved = [h * (jnp.conj(r) if self.phases else r) for r in rest]
-        if angles is not None and not self.phases:
-            # The force between the blocks in the components of the right vector.
-            radial, turning = h[..., -1:], across * rate[..., -1:]
-            cos, sin = jnp.cos(angles), jnp.sin(angles)
-            pull = jnp.concatenate([radial * cos - turning * sin, radial * sin + turning * cos], -1)
-            inside = moved[-1][..., :-1]
-            moved[-1] = jnp.concatenate([inside, pull * rest[-1][..., -1:]], axis=-1)
-        return model.decayed(layers, tuple(moved))
+        along, across, slowness = self.view.force(rest[-1] * values[-1] / self.scale, angles)
+        rate = jnp.exp(-slowness) * self.rate
+        h = along * rate
+        moved = [h * r for r in rest]
+        # The force between the blocks in the components of the right vector.
+        radial, turning = h[-1:], across * rate[-1:]
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        pull = jnp.concatenate([radial * cos - turning * sin, radial * sin + turning * cos])
+        return [*moved[:-1], jnp.concatenate([moved[-1][:-1], pull * rest[-1][-1:]])]
+
+
+_KINDS = {SymmetricView: SpectralDescent, CirculantView: PhaseDescent, BlockView: BlockDescent}
+
+
+def spectral_descent(model: UFM, angles: Any = None) -> SpectralDescent:
+    """The map of singular values that descent is, for modes with or without angles."""
+    view = model.view_of(angles)
+    return _KINDS[type(view)].of(model, view)
 
 
 # --- the loop ------------------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("system", "heavy"))
+@functools.partial(jax.jit, static_argnames=("heavy",))
 def _iterate(system, heavy, x, velocity, count, learning_rate, momentum):
     def body(_, carry):
         x, velocity = carry
@@ -371,7 +417,7 @@ def _descend_matrices(
     batch = start.batch
     # Runs of the batch on the last axis inside the loop, on the first ones outside.
     x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
-    states, done, interrupted = run(MatrixDescent(narrow), x0)
+    states, done, interrupted = run(MatrixDescent(narrow.full_view), x0)
     with held_back():
         times_first = [
             np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
@@ -396,36 +442,21 @@ def _descend_spectrum(
         return arrays, done, interrupted
     scale, difference_scale = model.singular_value_scale, model.difference_scale
     raw_a, raw_C = start.a * scale, start.C * difference_scale
-    layers = list(layer_values(model.depth, raw_a, raw_C))
-    phases = start.angles is not None and model.imbalance is None
-    if start.angles is None:
-        pass
-    elif phases:
-        layers = [layer.astype(complex) for layer in layers]
-        layers[-1] = layers[-1] * np.exp(1j * start.angles)
-    else:
-        turned = np.concatenate([np.cos(start.angles), np.sin(start.angles)], axis=-1)
-        layers[-1] = np.concatenate([layers[-1][..., :-1], layers[-1][..., -1:] * turned], axis=-1)
-    states, done, interrupted = run(SpectralDescent(model, phases), tuple(layers))
-    layers = [np.stack(f, axis=-2) for f in zip(*states, strict=True)]
-    angles = None
-    if start.angles is not None and not phases:
-        parts = layers[-1][..., -2:]
-        angles = np.arctan2(parts[..., 1:], parts[..., :1])
-        length = np.hypot(parts[..., :1], parts[..., 1:])
-        layers[-1] = np.concatenate([layers[-1][..., :-2], length], axis=-1)
+    system = spectral_descent(model, start.angles)
+    # Modes first inside the loop, with the runs of the batch last; outside the other way round.
+    layers = [f.T for f in layer_values(model.depth, raw_a, raw_C)]
+    begun = system.begin(layers, None if start.angles is None else start.angles.T)
+    states, done, interrupted = run(system, tuple(begun))
     with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
-        product = np.prod(layers, axis=0)
-        if phases:
-            angles, product = np.angle(product), np.abs(product)
-            layers = [np.abs(x) for x in layers]
-        C = differences(np.stack(layers))
+        layers, angles = system.end([np.stack(f, axis=1) for f in zip(*states, strict=True)])
+        by_layer = np.stack([f.T for f in layers])
+        product, C = np.prod(by_layer, axis=0), differences(by_layer)
     first = (..., 0, *(slice(None),) * layer_axes(model.depth))
     product[..., 0, :], C[first] = raw_a, raw_C
     unit, unit_C = (1.0, 1.0) if units == RAW else (scale, difference_scale)
     with np.errstate(divide="ignore", invalid="ignore"):
         arrays = {"log_a": np.log(product / unit), "C": C / unit_C}
     if angles is not None:
-        angles[..., 0, :] = start.angles
-        arrays["angles"] = angles
+        arrays["angles"] = angles.T
+        arrays["angles"][..., 0, :] = start.angles
     return arrays, done, interrupted

@@ -1,89 +1,126 @@
 """Many starts at once: small ones side by side in lanes, the others one by one on every core."""
 
 import dataclasses
+import math
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
 from hadaflow.base.progress import Progress
-from hadaflow.flow.lanes import Ends, LaneFlow, cores, run_lanes
-from hadaflow.flow.marching import NORM_LIMIT, PATIENCE, local_tolerance
-from hadaflow.flow.orbit_runs import EXPLICIT_CLASSES, LONG_WAY, choose, log_norm_ahead, supports
+from hadaflow.flow.choice import carry_out, choose
+from hadaflow.flow.following import NORM_LIMIT, reduced_flow
+from hadaflow.flow.kinds.flow import Course, SpectrumFlow
+from hadaflow.flow.lanes import Ends, Fleet, beside, cores
+from hadaflow.flow.methods import DUAL, TSIT5
+from hadaflow.flow.methods.dual import EXPLICIT_CLASSES, LONG_WAY, PATIENCE, knows, log_norm_ahead
+from hadaflow.model.clock import log10_from_u
 from hadaflow.model.states import Spectrum, check_batch
 from hadaflow.results.trajectory import Trajectory
-from hadaflow.runs.methods import AUTO_METHOD
 from hadaflow.runs.outcomes import Ending
-from hadaflow.runs.recording import deviation, status_of
-from hadaflow.runs.requests import Request, log10_from_u
-from hadaflow.runs.targets import Collapse, Norm, PathLength, PredictedCollapse, Time
+from hadaflow.runs.recording import record_start, status_of
+from hadaflow.runs.requests import AUTO, Request
 
-Alone = Callable[[Request, Spectrum], Trajectory]
+_LOOKED_AT = 64  # runs of a batch that are asked what they take
+_MOST_STEPS = 5000  # in a lane, where the way is not foreseen; what takes more is looked at alone
+_CLOCKS = ("log10_time", "log10_log10_time", "path_length", "log_path_length")
 
 
-def solve_batch(request: Request, start: Spectrum, alone: Alone) -> Trajectory:
-    """Every start of a batch, as `alone` would solve it; runs are the first axis of the result."""
+def sample(start: Spectrum) -> list[Spectrum]:
+    """Some of the runs of a batch, from its first to its last."""
+    some = np.unique(np.linspace(0, len(start.a) - 1, _LOOKED_AT).astype(int))
+    return [start.row(i) for i in some]
+
+
+def check_memory(chosen: Sequence[Request], start: Spectrum) -> float:
+    """Bytes that a batch takes, some of whose requests are these; refused if there are not so many."""
+    largest = max(chosen, key=lambda c: c.method is DUAL)
+    return largest.method.memory(largest, start)
+
+
+def solve_batch(request: Request, start: Spectrum) -> Trajectory:
+    """Every start of a batch, as it would be solved alone; runs are the first axis of the result."""
     check_batch(start)
+    check_memory([choose(request, row) for row in sample(start)], start)
     quiet = dataclasses.replace(request, progress=None)
     with Progress(request.progress, "solve") as progress:
         quick = np.flatnonzero(_fit_lanes(quiet, start))
-        lanes, stopped = None, False
+        parts, stopped = [], False
         if len(quick):
-            lanes = _in_lanes(quiet, start.a[quick], progress)
-            stopped = not np.all(lanes.ended)
-            settled = lanes.ok | ~lanes.ended  # what stalls is looked at alone
-            quick, lanes = quick[settled], Ends(*(x[settled] for x in lanes))
-        rest = np.setdiff1d(np.arange(len(start.a)), quick)
+            part, stopped = _in_lanes(quiet, start.row(quick), quick, progress)
+            parts.append(part)
+        rest = np.setdiff1d(np.arange(len(start.a)), parts[0].index if parts else [])
+        rows = [start.row(i) for i in rest]
         if stopped:  # an interruption leaves the long runs unbegun, too
-            alone_runs = [_unbegun(quiet, start.row(i)) for i in rest]
+            alone = [_unbegun(quiet, row) for row in rows]
         else:
-            alone_runs = _one_by_one(quiet, start, rest, alone, progress)
-    return _together(quiet, start, quick, lanes, rest, alone_runs)
+            alone = _one_by_one(quiet, rows, progress)
+    parts += [_Part.of(i, run) for i, run in zip(rest, alone, strict=True)]
+    return _together(quiet, parts, len(start.a), _foretold(alone))
+
+
+# --- side by side ----------------------------------------------------------------------------------
 
 
 def _fit_lanes(request: Request, start: Spectrum) -> np.ndarray:
     """Which runs of the batch are short explicit ones, of which only the end is wanted."""
     model, a, event = request.model, start.a, request.event
-    asked = request.choice.forced
-    if (
-        request.method != AUTO_METHOD
-        or not supports(model, start)
-        or model.temperature != 1
-        or model.classes > EXPLICIT_CLASSES
-        or request.points != 2
-        or request.log10_times is not None
-        or isinstance(event, PredictedCollapse)
-    ):
+    forced = request.asked == TSIT5.name
+    explicit = forced or (
+        request.asked == AUTO and choose(request, start.row(0)).method in (TSIT5, DUAL)
+    )
+    short = request.points == 2 and request.log10_times is None
+    if not (explicit and short and model.classes <= EXPLICIT_CLASSES):
         return np.zeros(len(a), dtype=bool)
     fits = np.all(a > 0, axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if isinstance(event, Collapse):
-            fits &= deviation(model.nontrivial(a)) > event.tolerance
-        if isinstance(event, Norm):
-            fits &= model.nontrivial(a).sum(axis=1) < request.target_value
-    return fits if asked else fits & (log_norm_ahead(request, a) <= LONG_WAY)
+    if event is not None:
+        fits &= ~event.reached_at_start(model.nontrivial(a), request.target_value)
+        if event.foretold:
+            return np.zeros(len(a), dtype=bool)
+    if knows(model, start) and not forced:
+        fits &= log_norm_ahead(request, a) <= LONG_WAY
+    return fits
 
 
-def _in_lanes(request: Request, a: np.ndarray, progress: Progress) -> Ends:
-    goals = request.goals
-    target: Any = Time if goals is not None else type(request.event)
-    assert target in (Time, Collapse, Norm, PathLength)
-    value = request.target_value if goals is None else float(goals[-1])
-    limit = NORM_LIMIT if request.choice.forced else PATIENCE
-    return run_lanes(
-        LaneFlow(request.model.basis, target), a, local_tolerance(request), value, limit,
-        lambda n: progress.report(f"{n} of {len(a)} runs", n / len(a)), cores(),
-    )  # fmt: skip
+def _in_lanes(
+    request: Request, start: Spectrum, index: np.ndarray, progress: Progress
+) -> tuple["_Part", bool]:
+    """The runs that ended in lanes, and whether somebody asked to stop.
+
+    What stalls is left out: it is looked at alone.
+    """
+    model, count = request.model, len(index)
+    request = request.by(TSIT5, "explicit: side by side", request.asked == TSIT5.name)
+    foreseen = knows(model, start)
+    limit = PATIENCE if foreseen and not request.forced else NORM_LIMIT
+    most = math.inf if foreseen else _MOST_STEPS
+    flow = reduced_flow(model, start, beside)
+    goals, event = request.goals, request.event
+    number = np.full(1, request.target_value)
+    course = Course(flow, number, None if event is None else type(event))
+
+    def lost(flow: SpectrumFlow, lanes: Any) -> np.ndarray:
+        norms = model.nontrivial(flow.values(lanes.y).a.T).sum(axis=-1)
+        return (norms > limit) | (lanes.accepted + lanes.rejected > most)
+
+    end = np.inf if goals is None else float(goals[-1])
+    fleet = Fleet(course, count, TSIT5, TSIT5.local_tolerance(request), end, lost)
+    ends = fleet.run(lambda n: progress.report(f"{n} of {count} runs", n / count), cores())
+    sharp = TSIT5.sharpened(request, float(ends.sensitivity.max())) is None or np.array(
+        [TSIT5.sharpened(request, s) is None for s in ends.sensitivity]
+    )
+    kept = np.flatnonzero(ends.ok & sharp | ~ends.ended)
+    return _Part.of_lanes(request, start, flow, ends, index, kept), not np.all(ends.ended)
 
 
-def _one_by_one(
-    request: Request, start: Spectrum, index: np.ndarray, alone: Alone, progress: Progress
-) -> list[Trajectory]:
+# --- one by one ------------------------------------------------------------------------------------
+
+
+def _one_by_one(request: Request, rows: list[Spectrum], progress: Progress) -> list[Trajectory]:
     """Runs on every core; after Ctrl-C, those that have begun end where they are."""
-    rows = [start.row(i) for i in index]
     stopped = threading.Event()
 
     def look(*_: Any) -> None:
@@ -93,7 +130,7 @@ def _one_by_one(
 
     watched = dataclasses.replace(request, progress=look)
     with ThreadPoolExecutor(cores()) as pool:
-        jobs = [pool.submit(lambda r: alone(choose(watched, r), r), row) for row in rows]
+        jobs = [pool.submit(lambda r: carry_out(choose(watched, r), r), row) for row in rows]
         try:
             pending = set(jobs)
             while pending:
@@ -111,63 +148,99 @@ def _one_by_one(
 
 
 def _unbegun(request: Request, row: Spectrum) -> Trajectory:
-    status, message = status_of(request, Ending.INTERRUPTED, 0.0)
-    with np.errstate(divide="ignore"):
-        log_a = (np.log(row.a) + np.log(request.value_scale))[None]
-    arrays = {"log_a": log_a, "C": row.C[None] * request.difference_scale}
-    if row.angles is not None:
-        arrays["angles"] = row.angles[None]
-    return Trajectory(
-        model=request.model, view="reduced", arrays=arrays,
-        log10_time=np.array([-np.inf]), path_length=np.zeros(1), status=status, message=message,
-        units=request.units, settings=request.settings,
-        diagnostics={"method": request.choice.method, "reason": request.choice.reason},
-    )  # fmt: skip
+    request = choose(request, row)
+    return record_start(request, row, *status_of(request, Ending.INTERRUPTED, 0.0))
 
 
-def _together(
-    request: Request, start: Spectrum, quick: np.ndarray, lanes: Ends | None, rest: np.ndarray,
-    alone: list[Trajectory],
-) -> Trajectory:  # fmt: skip
-    """One trajectory of all runs; shorter ones repeat their last state."""
-    count, length = len(start.a), max([2 if len(quick) else 1, *map(len, alone)])
-    # Runs without angles, where others have them, are real: their angles are zero.
-    shapes = {n: v.shape[1:] for run in alone for n, v in sorted(run.arrays.items())}
-    shapes = shapes or {n: start.a.shape[1:] for n in ("C", "log_a")}
-    arrays = {n: np.zeros((count, length, *shape)) for n, shape in shapes.items()}
-    clocks = {n: np.zeros((count, length)) for n in _CLOCKS}
-    statuses, messages, steps = [""] * count, [""] * count, 0
-    methods = Counter(run.diagnostics["method"] for run in alone)
-    for i, run in zip(rest, alone, strict=True):
-        for n, values in run.arrays.items():
-            _fill(arrays[n][i], values)
-        for n in _CLOCKS:
-            _fill(clocks[n][i], getattr(run, n))
-        statuses[i], messages[i], steps = run.status, run.message, steps + run.steps
-    if lanes is not None and len(quick):
-        ended = Trajectory(**_lane_arrays(request, start.a[quick], lanes, length))  # pyright: ignore
-        arrays["log_a"][quick] = ended.log_a
-        for n in _CLOCKS:
-            clocks[n][quick] = getattr(ended, n)
+# --- together --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Some runs of a batch, which are the first axis of all arrays; times are the second."""
+
+    index: np.ndarray
+    arrays: dict[str, np.ndarray]
+    clocks: dict[str, np.ndarray]
+    statuses: list[str]
+    messages: list[str]
+    steps: int
+    method: str
+
+    @classmethod
+    def of(cls, i: int, run: Trajectory) -> "_Part":
+        return cls(
+            np.array([i]), {n: v[None] for n, v in run.arrays.items()},
+            {n: getattr(run, n)[None] for n in _CLOCKS}, [run.status], [run.message], run.steps,
+            run.diagnostics["method"],
+        )  # fmt: skip
+
+    @classmethod
+    def of_lanes(
+        cls, request: Request, start: Spectrum, flow: SpectrumFlow, ends: Ends, index: np.ndarray,
+        kept: np.ndarray,
+    ) -> "_Part":  # fmt: skip
+        """Start and end of the runs that went in lanes; an interrupted one stays at its start."""
+        ok = ends.ok[kept]
+        values = flow.values(ends.y)
+
+        def pair(first: np.ndarray, last: Any) -> np.ndarray:
+            moved = np.moveaxis(last, -1, 0)[kept]
+            stays = ok.reshape(-1, *(1,) * (moved.ndim - 1))
+            return np.stack([first[kept], np.where(stays, moved, first[kept])], axis=1)
+
+        arrays = {
+            "log_a": np.log(pair(start.a, values.a)) + np.log(request.value_scale),
+            "C": pair(start.C, np.moveaxis(start.C, 0, -1) if values.C is None else values.C)
+            * request.difference_scale,
+        }
+        if values.angles is not None:
+            first = np.zeros_like(start.a) if start.angles is None else start.angles
+            angles = pair(first, values.angles)
+            if start.angles is not None or np.any(np.cos(angles) < 0):
+                arrays["angles"] = angles
+        with np.errstate(divide="ignore"):
+            when = np.where(ok, log10_from_u(ends.u[kept]) - request.time_shift, -np.inf)
+            log10_time = np.stack([np.full(len(kept), -np.inf), when], axis=1)
+            path = np.where(ok, ends.y[0, kept], 0.0) * request.value_scale
+            path = np.stack([np.zeros(len(kept)), path], axis=1)
+            known = np.where(log10_time > 0, log10_time, np.nan)
+            found = (log10_time, np.log10(known), path, np.log(path))
+            clocks: dict[str, Any] = dict(zip(_CLOCKS, found, strict=True))
         ending = Ending.DONE if request.event is None else Ending.EVENT
         done = status_of(request, ending, "its end")[0]
-        for i, ok in zip(quick, lanes.ok, strict=True):
-            statuses[i] = done if ok else "interrupted"
-        steps += int(lanes.accepted.sum() + lanes.rejected.sum())
-        methods[request.method] += len(quick)
+        return cls(
+            index[kept], arrays, clocks, [done if fine else "interrupted" for fine in ok],
+            [""] * len(kept), int(ends.steps[kept].sum()), TSIT5.name,
+        )  # fmt: skip
+
+
+def _together(request: Request, parts: list[_Part], count: int, said: dict[str, Any]) -> Trajectory:
+    """One trajectory of all runs; shorter ones repeat their last state."""
+    length = max(part.clocks["log10_time"].shape[1] for part in parts)
+    # Runs without angles, where others have them, are real: their angles are zero.
+    shapes = {n: v.shape[2:] for part in parts for n, v in sorted(part.arrays.items())}
+    arrays = {n: np.zeros((count, length, *shape)) for n, shape in shapes.items()}
+    clocks: dict[str, Any] = {n: np.zeros((count, length)) for n in _CLOCKS}
+    statuses, messages, methods = [""] * count, [""] * count, Counter()
+    for part in parts:
+        for n, values in part.arrays.items():
+            arrays[n][part.index] = _lengthened(values, length)
+        for n, values in part.clocks.items():
+            clocks[n][part.index] = _lengthened(values, length)
+        for i, status, message in zip(part.index, part.statuses, part.messages, strict=True):
+            statuses[i], messages[i] = status, message
+        methods[part.method] += len(part.index)
     kinds = Counter(statuses).most_common()
     return Trajectory(
         model=request.model,
         view="reduced",
         arrays=arrays,
-        log10_time=clocks["log10_time"],
-        log10_log10_time=clocks["log10_log10_time"],
-        path_length=clocks["path_length"],
-        log_path_length=clocks["log_path_length"],
+        **clocks,
         status=kinds[0][0] if len(kinds) == 1 else "mixed",
         message=f"{count} runs: " + ", ".join(f"{n} {status}" for status, n in kinds) + ".",
         units=request.units,
-        steps=steps,
+        steps=sum(part.steps for part in parts),
         settings=request.settings,
         diagnostics={
             "method": next(iter(methods)) if len(methods) == 1 else "mixed",
@@ -175,8 +248,14 @@ def _together(
             "statuses": statuses,
             "messages": messages,
         }
-        | _foretold(alone),
+        | said,
     )
+
+
+def _lengthened(values: np.ndarray, length: int) -> np.ndarray:
+    """Runs whose last state is repeated."""
+    missing = length - values.shape[1]
+    return values if not missing else np.concatenate([values, *[values[:, -1:]] * missing], axis=1)
 
 
 def _foretold(runs: list[Trajectory]) -> dict[str, Any]:
@@ -184,29 +263,3 @@ def _foretold(runs: list[Trajectory]) -> dict[str, Any]:
     said = {name for run in runs for name in run.diagnostics}
     names = sorted(n for n in said if n.startswith("predicted") or n == "jump")
     return {n: [run.diagnostics.get(n) for run in runs] for n in names}
-
-
-_CLOCKS = ("log10_time", "log10_log10_time", "path_length", "log_path_length")
-
-
-def _fill(rows: np.ndarray, values: np.ndarray) -> None:
-    rows[: len(values)] = values
-    rows[len(values) :] = values[-1]
-
-
-def _lane_arrays(request: Request, a: np.ndarray, ends: Ends, length: int) -> dict[str, Any]:
-    """States and clocks of the runs that went in lanes; an interrupted one stays at its start."""
-    shape = (len(a), length)
-    first = np.log(a) + np.log(request.value_scale)
-    last = np.where(ends.ok[:, None], ends.log_a + np.log(request.value_scale), first)
-    log_a = np.repeat(last[:, None], length, axis=1)
-    log_a[:, 0] = first
-    log10_time, path = np.full(shape, -np.inf), np.zeros(shape)
-    with np.errstate(divide="ignore"):
-        when = np.where(ends.ok, log10_from_u(ends.u) - request.time_shift, -np.inf)
-    log10_time[:, 1:] = when[:, None]
-    path[:, 1:] = np.where(ends.ok, ends.path, 0.0)[:, None] * request.value_scale
-    return {
-        "model": request.model, "view": "reduced", "arrays": {"log_a": log_a},
-        "log10_time": log10_time, "path_length": path, "status": "", "message": "",
-    }  # fmt: skip

@@ -25,7 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hadaflow.algebra.bases import with_front
+from hadaflow.algebra.padding import with_front
+from hadaflow.algebra.shapes import Number, Padded
+from hadaflow.flow.kinds.flow import Flow
 from hadaflow.flow.stages import (
     LARGEST_LOG,
     Basis,
@@ -36,6 +38,7 @@ from hadaflow.flow.stages import (
     soft_weights,
     solve_stage,
 )
+from hadaflow.model.views.pytrees import static
 
 LATE = 1e17  # from here on log t is M, or the smallest margin, to every digit
 # From here on one weight among many decides nothing, and one estimate of the error is enough: measured at
@@ -43,6 +46,7 @@ LATE = 1e17  # from here on log t is M, or the smallest margin, to every digit
 MANY_CLASSES = 256
 _LAST_STRETCH, _LAST_MARGINS = 30.0, 4.0  # of the deviation; margins that join on it
 _FINEST = 2e-3  # smallest share of the tolerance that collapse may ask for, at hard margins
+_CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
 _STAGE_SHARE = 0.3  # of the tolerance of a step, for all errors of its stages together
 
 
@@ -58,59 +62,44 @@ class OrbitState(NamedTuple):
     reach: Any
 
 
-class OrbitArguments(NamedTuple):
-    """What an orbit is integrated with: its start, its tolerance, and the target's number."""
-
-    log_a0: Any  # padded in front
-    tolerance: Any
-    target: Any
-
-
 class DualEuler(diffrax.AbstractAdaptiveSolver):
     """Extrapolated implicit Euler with dual stages: `rank` results of 1, 2, … partial steps each.
 
-    The state is an `OrbitState`, the arguments are `OrbitArguments`, the solver state is the last
-    weights, as a guess. The error of P is returned as that of log a. A stage that cannot be solved makes
-    the error infinite.
+    The state is an `OrbitState`, the solver state is the last weights, as a guess. The error of P is
+    returned as that of log a. A stage that cannot be solved makes the error infinite.
     """
 
-    basis: Basis
-    rank: int
-    wide: bool
-    collapse: bool  # is the target collapse, which needs `fineness`?
+    flow: "DualFlow"
     term_structure: ClassVar = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Callable[..., Any]] = diffrax.LocalLinearInterpolation
 
     def order(self, terms) -> int:
-        return self.rank
+        return self.flow.rank
 
     def error_order(self, terms) -> float:
-        return float(self.rank)
-
-    @property
-    def operator(self) -> Operator:
-        return Operator(self.basis, self.wide)
+        return float(self.flow.rank)
 
     def init(self, terms, t0, t1, y0, args):
-        return soft_weights(self.operator, log_a(self.operator, y0.P, args.log_a0))
+        op = self.flow.operator
+        return soft_weights(op, log_a(op, y0.P, self.flow.log_a0))
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        op, h = self.operator, t1 - t0
-        now = read(op, y0, args.log_a0)
+        flow, op, h = self.flow, self.flow.operator, t1 - t0
+        now = flow.read(y0)
         place = _place(now)
-        best_weights, *estimates = _extrapolation(self.rank)
-        if self.basis.classes >= MANY_CLASSES:
+        best_weights, *estimates = _extrapolation(flow.rank)
+        if flow.basis.classes >= MANY_CLASSES:
             estimates = estimates[:1]
-        tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * args.tolerance
-        if self.collapse:
-            tolerance = tolerance * fineness(self.basis, self.rank, now, args)
+        tolerance = _STAGE_SHARE / float(np.abs(best_weights).sum()) * flow.tolerance
+        if flow.collapse is not None:
+            tolerance = tolerance * flow.fineness(now)
 
         def result(guess, parts):
             """Increments by `parts` Euler steps; one loop for all, so that a stage compiles once."""
-            y, guess, solved = _partial_steps(op, place, y0, h, parts, guess, tolerance)
-            return guess, (jax.tree.map(lambda a, b: a - b, y, y0), solved)
+            y, guess, solved, spent = _partial_steps(op, place, y0, h, parts, guess, tolerance)
+            return guess, (jax.tree.map(lambda a, b: a - b, y, y0), solved, spent)
 
-        guess, (moves, solved) = lax.scan(result, solver_state, jnp.arange(1, self.rank + 1))
+        guess, (moves, solved, spent) = lax.scan(result, solver_state, jnp.arange(1, flow.rank + 1))
         solved = jnp.all(solved)
         best = jax.tree.map(lambda y, m: y + best_weights @ m, y0, moves)
         error = jax.tree.map(jnp.zeros_like, y0)
@@ -126,8 +115,8 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
             reach=jnp.where(best.reach > 0, best.reach, last.reach),
         )
         # The readings before and after the step, of two products each, and those of the error.
-        state = guess._replace(transforms=guess.transforms + 4 * op.transforms + len(estimates))
-        return best, error, {"y0": y0, "y1": best}, state, diffrax.RESULTS.successful
+        work = jnp.sum(spent) + 4 * op.transforms + len(estimates)
+        return best, error, {"y0": y0, "y1": best, "work": work}, guess, diffrax.RESULTS.successful
 
     def func(self, terms, t0, y0, args):
         return OrbitState(self.init(terms, t0, t0, y0, args).p, jnp.ones(()), jnp.ones(()))
@@ -152,11 +141,14 @@ def _extrapolation(rank: int) -> tuple[np.ndarray, ...]:
 
 
 def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance):
-    """`parts` Euler steps, of length `h` together, from `place` = (log a, M, log‖a‖₁)."""
+    """`parts` Euler steps, of length `h` together, from `place` = (log a, M, log‖a‖₁).
+
+    The state, the last weights, whether all was solved, and the transforms spent.
+    """
     length = h / parts.astype(h.dtype)
 
     def one(_, carry):
-        (z, M, size), y, guess, solved = carry
+        (z, M, size), y, guess, solved, spent = carry
         stage = solve_stage(op, z, length, guess, tolerance)
         z = z + stage.growth
         new_size, share = shares(op, z)
@@ -167,34 +159,34 @@ def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance
         lag = y.lag * jnp.exp(-rise) + length * passed
         speed = jnp.sqrt(op.total((share * stage.growth) ** 2)) / length
         reach = y.reach * jnp.exp(-growth) + length * speed * _mean_decay(growth)
-        spent = guess.transforms + stage.transforms
-        guess = Weights(stage.q / length, stage.log_q - jnp.log(length), spent)
+        guess = Weights(stage.q / length, stage.log_q - jnp.log(length))
         place = z, stage.soft_minimum, new_size
-        return place, OrbitState(y.P + stage.q, lag, reach), guess, solved & stage.solved
+        y, solved = OrbitState(y.P + stage.q, lag, reach), solved & stage.solved
+        return place, y, guess, solved, spent + stage.transforms
 
-    _, y, guess, solved = lax.fori_loop(0, parts, one, (place, y, guess, jnp.asarray(True)))
-    return y, guess, solved
+    begin = (place, y, guess, jnp.asarray(True), jnp.asarray(0))
+    return lax.fori_loop(0, parts, one, begin)[1:]
 
 
 @functools.partial(jax.jit, static_argnames=("op",))
-def euler_step(op: Operator, y: OrbitState, args: OrbitArguments, guess: Weights, h, tolerance):
-    """One Euler step, however long: (state, weights, whether it was solved)."""
-    place = _place(read(op, y, args.log_a0))
+def euler_step(op: Operator, y: OrbitState, log_a0, guess: Weights, h, tolerance):
+    """One Euler step, however long: as `_partial_steps`."""
+    place = _place(read(op, y, log_a0))
     return _partial_steps(op, place, y, h, jnp.asarray(1), guess, tolerance)
 
 
-def _place(now: "Reading"):
+def _place(now: "OrbitReading"):
     return with_front(now.log_a, 0.0), now.soft_minimum, now.log_norm
 
 
-def _mean_decay(x):
+def _mean_decay(x: Number) -> Number:
     """Mean of e^{−s} for s from 0 to x."""
     small = jnp.abs(x) < 1e-6
     safe = jnp.where(small, 1.0, x)
     return jnp.where(small, 1 - x / 2, -jnp.expm1(-safe) / safe)
 
 
-def _time_behind(x, rise):
+def _time_behind(x: Number, rise: Number) -> Number:
     r"""$\int_0^1e^{M(s) - M(1)}ds$ where M rises by `rise`, with slope x = M'(1) at the end.
 
     M is a parabola, $M(1) - M(s) = xr - dr^2$ with $r = 1 - s$, taken to first order in d: right to
@@ -207,30 +199,12 @@ def _time_behind(x, rise):
     return _mean_decay(x) + jnp.maximum(x - rise, 0.0) * second
 
 
-def log_a(op: Operator, P, log_a0):
+def log_a(op: Operator, P: Padded, log_a0: Padded) -> Padded:
     """Log a = log a₀ + ΨP; the front entry is zero."""
     return log_a0 + op.positive(P)
 
 
-def fineness(basis: Basis, rank: int, now: "Reading", args: OrbitArguments):
-    """How much more accurate log a must be than log‖a‖₁ at collapse, which is to be located.
-
-    By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is μδ; at
-    hard margins it falls by 1/K for every margin that is still out. With thousands of classes collapse is
-    so far in the hard regime that steps are exact, and asking for more would ask for less than rounding.
-    What rounding leaves of a step is the limit for all.
-    """
-    target = args.target
-    mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (basis.classes - 1)
-    slope = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, target)
-    last = now.deviation < _LAST_STRETCH * target
-    least = max(_LAST_MARGINS / basis.classes, _FINEST)
-    slope = jnp.where(last, jnp.minimum(slope, least), slope)
-    floor = rounding(basis, longest_step(now)) * float(np.abs(_extrapolation(rank)[0]).sum())
-    return jnp.minimum(jnp.maximum(slope, floor / args.tolerance), 1.0)
-
-
-def longest_step(now: "Reading"):
+def longest_step(now: "OrbitReading"):
     """No step leads from the soft regime into the hard one past all that happens between them.
 
     Partial steps that are all too long to see it would agree with each other on the hard-margin path
@@ -239,7 +213,69 @@ def longest_step(now: "Reading"):
     return 0.5 + 0.25 * jnp.abs(now.log_margin)
 
 
-class Reading(NamedTuple):
+class DualFlow(Flow):
+    """The orbit in σ, from scaled singular values for temperature one."""
+
+    basis: Basis = static()
+    rank: int = static()  # order of the extrapolation
+    wide: bool = static()  # are the entries so far apart that sums must not cancel?
+    log_a0: Any  # padded in front
+    tolerance: Any  # of one step
+    collapse: Any  # the tolerance of collapse, where that is to be located; else None
+
+    @property
+    def operator(self) -> Operator:
+        return Operator(self.basis, self.wide)
+
+    @property
+    def steps_per_chunk(self) -> int:
+        return int(np.clip(_CHUNK_WORK // self.basis.classes, 1, 64))
+
+    def velocity(self, u, y: OrbitState):
+        """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
+        return DualEuler(self).func(None, u, y, None)
+
+    def read(self, y: OrbitState) -> "OrbitReading":
+        return read(self.operator, y, self.log_a0)
+
+    def error_scale(self, y: OrbitState) -> OrbitState:
+        """What the error of log a, and of the two clocks, is measured against.
+
+        The logarithm of time is promised relatively.
+        """
+        now = self.read(y)
+        scale = jnp.ones(()) if self.collapse is None else self.fineness(now)
+        timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
+        return OrbitState(
+            jnp.full_like(y.P, scale),
+            jnp.where(now.soft_minimum < LATE, timing, 1.0),
+            jnp.maximum(y.reach, 1e-290),
+        )
+
+    def longest_step(self, y: OrbitState):
+        return longest_step(self.read(y))
+
+    def fineness(self, now: "OrbitReading"):
+        """How much more accurate log a must be than log‖a‖₁ at collapse, which is to be located.
+
+        By the slope of the deviation δ: it decays like e^{−μ}, μ = ‖a‖₁/(K−1), so that the slope is
+        μδ; at hard margins it falls by 1/K for every margin that is still out. With thousands of classes
+        collapse is so far in the hard regime that steps are exact, and asking for more would ask for
+        less than rounding. What rounding leaves of a step is the limit for all.
+        """
+        basis, target = self.basis, self.collapse
+        mean = jnp.exp(jnp.minimum(now.log_norm, 100.0)) / (basis.classes - 1)
+        slope = jnp.maximum(mean, 1.0) * jnp.maximum(now.deviation, target)
+        last = now.deviation < _LAST_STRETCH * target
+        least = max(_LAST_MARGINS / basis.classes, _FINEST)
+        slope = jnp.where(last, jnp.minimum(slope, least), slope)
+        floor = rounding(basis, longest_step(now)) * float(
+            np.abs(_extrapolation(self.rank)[0]).sum()
+        )
+        return jnp.minimum(jnp.maximum(slope, floor / self.tolerance), 1.0)
+
+
+class OrbitReading(NamedTuple):
     """What a state of the orbit means."""
 
     log_a: Any  # padded in front
@@ -260,7 +296,7 @@ class Reading(NamedTuple):
         raise NotImplementedError("this orbit never settles")
 
 
-def read(op: Operator, y: OrbitState, log_a0) -> Reading:
+def read(op: Operator, y: OrbitState, log_a0: Padded) -> OrbitReading:
     """The singular values and the clocks of a state."""
     z = log_a(op, y.P, log_a0)
     size, share = shares(op, z)
@@ -273,7 +309,7 @@ def read(op: Operator, y: OrbitState, log_a0) -> Reading:
     M = smallest * scale - jnp.log(tail)
     log_time = jnp.where(M < LATE, M + jnp.log(y.lag), smallest * jnp.exp(size))
     log_time = jnp.where(y.lag > 0, log_time, -jnp.inf)  # nothing has happened yet
-    return Reading(
+    return OrbitReading(
         with_front(z, -jnp.inf), size, deviation, M, size + jnp.log(smallest), log_time,
         size + jnp.log(y.reach),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import diffrax
 import jax
@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hadaflow.algebra.padding import row
 from hadaflow.base.progress import Pace
-from hadaflow.runs.methods import IMPLICIT
+from hadaflow.flow.kinds.flow import Course, Flow
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 
 FIRST_STEP = 1e-3
@@ -30,28 +31,6 @@ _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA call
 _SIDE_STEPS, _SIDE_NUMBERS = 256, 2**20  # saved points that are stepped to at once, at most
 _SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
-
-
-class Flow(Protocol):
-    """What is integrated: hashable, so that compiled code is shared between runs."""
-
-    def velocity(self, u, y, args) -> Any: ...
-
-    def error_scale(self, y, args) -> Any:
-        """The size, like `y`, against which an error in `y` counts as relative."""
-        ...
-
-    def watch(self, y, args) -> Any:
-        """A number that is positive until the target is reached."""
-        ...
-
-    def disarmed(self, args) -> Any:
-        """`args` with a target that is never reached."""
-        ...
-
-    def solver(self, method: str) -> Any:
-        """The diffrax solver that steps it."""
-        ...
 
 
 class March(NamedTuple):
@@ -64,6 +43,7 @@ class March(NamedTuple):
     controller_state: Any
     accepted: Any
     rejected: Any
+    work: Any  # transforms, where a solver counts them: those of steps in vain too
     reached: Any  # the event lies between u and next_u
     stuck: Any
 
@@ -75,13 +55,21 @@ class Integration:
     `report(u)` is called after every chunk of steps; `give_up(u, y, steps)` may end the run.
     """
 
-    flow: Flow
-    method: str
-    y0: Any
-    args: Any
+    course: Course
+    method: Any  # a method with the `solver` of its steps
     tolerance: float
     report: Callable[[float], None]
     give_up: Callable[[float, Any, int], Stop | None]
+
+    @functools.cached_property
+    def y0(self) -> Any:
+        return self.course.flow.begin()
+
+    @functools.cached_property
+    def _compiled_for(self) -> tuple[Any, Any, Any]:
+        """Structure and method, for which code is compiled, and the numbers it is run with."""
+        numbers, structure = jax.tree.flatten(self.course)
+        return structure, self.method, numbers
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
         """States at the increasing `goals`."""
@@ -129,28 +117,27 @@ class Integration:
             nothing = jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
             return Outcome(ending, np.zeros(0), nothing, 0, status.rejected, reason)
         try:
-            ending, goals, ys = self._states_up_to_event(
-                march, status, ending, records, complete, grid
-            )
+            end, y_end, sensitivity = status.u, march.y, 0.0
+            if ending is Ending.EVENT:
+                end, y_end, sensitivity = locate(*self._compiled_for, march)
+            ending, goals, ys = self._states_up_to(end, y_end, ending, records, complete, grid)
         except KeyboardInterrupt:
-            ending, goals = Ending.INTERRUPTED, np.array([status.u])
+            ending, goals, sensitivity = Ending.INTERRUPTED, np.array([status.u]), 0.0
             ys = jax.tree.map(lambda y: np.asarray(y)[None], march.y)
-        return Outcome(ending, goals, ys, status.accepted, status.rejected, reason)
+        return Outcome(
+            ending, goals, ys, status.accepted, status.rejected, reason, float(sensitivity)
+        )
 
-    def _states_up_to_event(self, march, status, ending, records, complete, grid):
-        end, y_end = status.u, march.y
-        if ending is Ending.EVENT:
-            end, y_end = _locate(self.flow, self.method, march, self.args)
+    def _states_up_to(self, end, y_end, ending, records, complete, grid):
         goals = grid(float(end))
         if ending is Ending.INTERRUPTED and self._pace is not None:
             goals, ys = _recorded(records, goals)
         elif complete:
             ys = self._from_records(records, goals)
         else:  # too many to keep: go the known way once more
-            disarmed = self.flow.disarmed(self.args)
-            again = dataclasses.replace(self, args=disarmed, give_up=lambda *_: None).to_goals(
-                goals
-            )
+            endless = Course.towards(self.course.flow, None, 1.0)
+            again = dataclasses.replace(self, course=endless, give_up=lambda *_: None)
+            again = again.to_goals(goals)
             goals, ys = again.us, again.ys
             ending = ending if again.ending is Ending.DONE else again.ending
         if len(goals) and goals[-1] == end:
@@ -162,22 +149,21 @@ class Integration:
     @functools.cached_property
     def _pace(self) -> Pace | None:
         """Steps that may take long each are taken a few at a time, so that Ctrl-C is heard soon."""
-        short = _SHORT_IMPLICIT if self._implicit else _SHORT_EXPLICIT
+        short = _SHORT_IMPLICIT if self.method.dense else _SHORT_EXPLICIT
         return Pace(_CHUNK) if _size(self.y0) > short else None
-
-    @property
-    def _implicit(self) -> bool:
-        return self.method in IMPLICIT
 
     def _chunk(self, march: March | None, end: float) -> Any:
         """Steps towards the event or `end`, as many as the pace allows, and their records."""
         most = _CHUNK if self._pace is None else self._pace.steps
-        numbers = (self.y0, self.args, np.float64(self.tolerance), np.float64(end), np.int64(most))
+        tolerance = np.float64(self.tolerance)
+        if march is None:
+            march = first_march(*self._compiled_for, self.y0, tolerance)
+        numbers = (tolerance, np.float64(end), np.int64(most))
         if self._pace is None:
-            return chunk_of_steps(self.flow, self.method, march, *numbers)
+            return chunk_of_steps(*self._compiled_for, march, *numbers)
         began = time.perf_counter()
         march, records, packed = jax.block_until_ready(
-            chunk_of_steps(self.flow, self.method, march, *numbers)
+            chunk_of_steps(*self._compiled_for, march, *numbers)
         )
         self._pace.took(most, time.perf_counter() - began)
         return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
@@ -198,12 +184,12 @@ class Integration:
         used = np.flatnonzero(np.isfinite(us))
         index = used[np.searchsorted(us[used], goals, side="right") - 1]
         size = _size(self.y0)
-        block = _side_block(len(jax.tree.leaves(ys)[0]), size**2 if self._implicit else size)
+        block = _side_block(len(jax.tree.leaves(ys)[0]), size**2 if self.method.dense else size)
         for start in range(0, len(goals), block):
             wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
             rows = index[wanted]
             begin = us[rows], jax.tree.map(lambda y, rows=rows: y[rows], before)
-            stepped = _side_steps(self.flow, self.method, *begin, goals[wanted], self.args)
+            stepped = _side_steps(*self._compiled_for, *begin, goals[wanted])
             count = min(block, len(goals) - start)
             for kept, new in zip(jax.tree.leaves(ys), jax.tree.leaves(stepped), strict=True):
                 kept[first + start : first + start + count] = np.asarray(new)[:count]
@@ -262,15 +248,16 @@ def _recorded(records, goals: np.ndarray):
 # --- compiled parts ------------------------------------------------------------------------------
 
 
-def _parts(flow: Flow, method: str, tolerance):
+def parts_of(flow: Flow, method: Any, tolerance):
     # An I controller: measured to need fewer steps here than the PI settings diffrax suggests.
-    controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=_largest)
-    return diffrax.ODETerm(flow.velocity), flow.solver(method), controller
+    controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=jnp.abs)
+    term = diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y))
+    return term, method.solver(flow), controller
 
 
 def _chunk_length(flow: Flow, y) -> int:
     """Steps between two returns to Python: fewer where they are long, or where many are too much."""
-    most = getattr(flow, "steps_per_chunk", _CHUNK)
+    most = flow.steps_per_chunk or _CHUNK
     return max(1, min(most, _CHUNK_NUMBERS // _size(y)))
 
 
@@ -285,51 +272,59 @@ def _size(y) -> int:
     return sum(np.size(x) for x in jax.tree.leaves(y))
 
 
-def _largest(tree):
-    return jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree)]))
+def where(condition, new, old):
+    """For all arrays; a condition for each run is one for their last axis."""
+
+    def choose(a, b):
+        wide = condition[None] if jnp.ndim(a) > condition.ndim > 0 else condition
+        return jnp.where(wide, a, b)
+
+    return jax.tree.map(choose, new, old)
 
 
-def _where(condition, new, old):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+# For a structure, never for a number: the numbers of a course are its leaves.
+compiled = functools.partial(jax.jit, static_argnames=("structure", "method"))
 
 
-_compiled = functools.partial(jax.jit, static_argnames=("flow", "method"))
+def course_of(structure, numbers) -> Course:
+    return jax.tree.unflatten(structure, numbers)
 
 
-def _begin(parts, y0, args) -> March:
+def begin(course: Course, parts, y0) -> March:
     term, solver, controller = parts
-    u0, u1 = jnp.zeros(()), jnp.asarray(FIRST_STEP)
+    runs = course.flow.runs(y0)
+    u0, u1 = jnp.zeros(runs), jnp.full(runs, FIRST_STEP, float)
     order = solver.error_order(term)
-    _, controller_state = controller.init(term, u0, u1, y0, u1, args, solver.func, order)
-    zero, no = jnp.zeros((), dtype=int), jnp.asarray(False)
-    solver_state = solver.init(term, u0, u1, y0, args)
-    return March(u0, u1, y0, solver_state, controller_state, zero, zero, no, no)
+    _, controller_state = controller.init(term, u0, u1, u0, u1, None, solver.func, order)
+    controller_state = jax.tree.map(lambda x: jnp.broadcast_to(x, runs), controller_state)
+    zero, no = jnp.zeros(runs, dtype=int), jnp.zeros(runs, dtype=bool)
+    solver_state = solver.init(term, u0, u1, y0, None)
+    return March(u0, u1, y0, solver_state, controller_state, zero, zero, zero, no, no)
 
 
-def _step(flow, parts, m: March, args, end) -> March:
+def step(course: Course, parts, m: March, end) -> March:
     """One attempt at a step, not beyond `end`."""
     term, solver, controller = parts
     target = jnp.minimum(m.next_u, end)
-    if hasattr(flow, "longest_step"):
-        target = jnp.minimum(target, m.u + flow.longest_step(m.y, args))
-    y, error, _, solver_state, result = solver.step(
-        term, m.u, target, m.y, args, m.solver_state, made_jump=False
+    longest = course.flow.longest_step(m.y)
+    if longest is not None:
+        target = jnp.minimum(target, m.u + longest)
+    y, error, told, solver_state, result = solver.step(
+        term, m.u, target, m.y, None, m.solver_state, made_jump=False
     )
     solved = diffrax.is_okay(result)
     # A step into overflow, or with an unsolved implicit stage, is shrunk by an infinite error.
-    error = _relative_error(flow, error, y, args, target, controller.atol)
-    error = jax.tree.map(lambda e: jnp.where(jnp.isfinite(e) & solved, e, jnp.inf), error)
-    order = solver.error_order(term)
-    # The error is scaled already; m.y stands in for y, which may have overflowed (0·∞ is NaN).
+    error = _relative_error(course.flow, error, y, target, controller.atol)
+    error = jnp.where(solved, error, jnp.inf)
+    order, zero = solver.error_order(term), jnp.zeros(())
+    # The error is scaled already, and one number: the controller need not look at the states.
     keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
-        m.u, target, m.y, m.y, args, error, order, m.controller_state
+        m.u, target, zero, zero, None, error, order, m.controller_state
     )
-    # The step that reaches the event is not taken: `_locate` starts from the state before it.
-    reached = keep & (flow.watch(y, args) <= 0)
+    # The step that reaches the event is not taken: `locate` starts from the state before it.
+    reached = keep & (course.left(y) <= 0)
     taken = keep & ~reached
-    y, kept_state = _where(taken, (y, solver_state), (m.y, m.solver_state))
-    if hasattr(kept_state, "transforms"):  # work done in vain counts too
-        kept_state = kept_state._replace(transforms=solver_state.transforms)
+    y, kept_state = where(taken, (y, solver_state), (m.y, m.solver_state))
     return March(
         u=jnp.where(reached, m.u, u),
         next_u=jnp.where(reached, target, next_u),
@@ -338,30 +333,32 @@ def _step(flow, parts, m: March, args, end) -> March:
         controller_state=controller_state,
         accepted=m.accepted + jnp.where(taken, 1, 0),
         rejected=m.rejected + jnp.where(taken, 0, 1),
+        work=m.work + told.get("work", 0),
         reached=reached,
         stuck=next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290),
     )
 
 
-def _relative_error(flow, error, y, args, u, tolerance):
-    """The error of a step against its scale; what is less than rounding counts for nothing.
+def _relative_error(flow: Flow, error, y, u, tolerance):
+    """The largest error of a step against its scale; what is less than rounding counts for nothing.
 
     In log time the rates of a flow that settles are differences of ever larger terms. What rounding
     leaves of them is no error: such a flow forgets it.
     """
-    scale = flow.error_scale(y, args)
-    if hasattr(flow, "rounding"):
-        scale = jax.tree.map(lambda s: jnp.maximum(s, flow.rounding(u) / tolerance), scale)
-    return jax.tree.map(lambda e, s: e / s, error, scale)
+    scale, least = flow.error_scale(y), flow.rounding(u)
+    if least is not None:
+        scale = jax.tree.map(lambda s: jnp.maximum(s, row(least / tolerance)), scale)
+    largest = flow.largest(jax.tree.map(lambda e, s: e / s, error, scale))
+    return jnp.where(jnp.isfinite(largest), largest, jnp.inf)
 
 
-def _chunk(flow, parts, march, args, end, most):
+def _chunk(course: Course, parts, march, end, most):
     """Steps towards the event or `end`; records of all states passed, the first included.
 
     Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
     blocks with a small record of their own: XLA runs a loop much faster when all it touches is small.
     """
-    length = _chunk_length(flow, march.y)
+    length = _chunk_length(course.flow, march.y)
     block_length = min(_BLOCK, length)
     limit = march.accepted + march.rejected + jnp.minimum(length, most)
 
@@ -373,7 +370,7 @@ def _chunk(flow, parts, march, args, end, most):
 
     def one_step(carry):
         m, block, count = carry
-        new = _step(flow, parts, m, args, end)
+        new = step(course, parts, m, end)
         # A step that is not taken is written too, where the next one will write again.
         block = _write(block, (new.u, new.y), count)
         return new, block, count + (new.accepted - m.accepted)
@@ -401,82 +398,96 @@ def _write(records, row, index):
     return jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, index, 0), records, row)
 
 
-@_compiled
-def _side_steps(flow, method, u0, y0, u1, args):
+@compiled
+def _side_steps(structure, method, numbers, u0, y0, u1):
     """Many single steps side by side, each from (u0, y0) to u1."""
-    term, solver, _ = _parts(flow, method, 1.0)
+    term, solver, _ = parts_of(course_of(structure, numbers).flow, method, 1.0)
 
     def one(u0, y0, u1):
-        state = solver.init(term, u0, u1, y0, args)
-        y1, _, _, _, result = solver.step(term, u0, u1, y0, args, state, made_jump=False)
+        state = solver.init(term, u0, u1, y0, None)
+        y1, _, _, _, result = solver.step(term, u0, u1, y0, None, state, made_jump=False)
         # Part of a step that was solved is solved too, unless nothing but rounding moves: then the
         # state before it serves as well.
-        return _where((u1 > u0) & diffrax.is_okay(result), y1, y0)
+        return where((u1 > u0) & diffrax.is_okay(result), y1, y0)
 
     return jax.vmap(one)(u0, y0, u1)
 
 
-@_compiled
-def chunk_of_steps(flow, method, march, y0, args, tolerance, end, most):
+@compiled
+def first_march(structure, method, numbers, y0, tolerance) -> March:
+    """The state of the loop before its first step; apart, so that the steps are compiled once."""
+    course = course_of(structure, numbers)
+    return begin(course, parts_of(course.flow, method, tolerance), y0)
+
+
+@compiled
+def chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
     """At most so many steps towards the event or `end`, and the records of them."""
-    parts = _parts(flow, method, tolerance)
-    march = _begin(parts, y0, args) if march is None else march
-    march, records = _chunk(flow, parts, march, args, end, most)
+    course = course_of(structure, numbers)
+    parts = parts_of(course.flow, method, tolerance)
+    march, records = _chunk(course, parts, march, end, most)
     return march, records, _pack(march)
 
 
-@_compiled
-def probe(flow, method, march, args, tolerance, u):
-    """A step from the march to `u`: (state, what is watched there, its error over the tolerance).
-
-    And the state of the solver behind it.
-    """
-    term, solver, _ = _parts(flow, method, tolerance)
-    y, error, _, solver_state, _ = solver.step(
-        term, march.u, u, march.y, args, march.solver_state, made_jump=False
+@compiled
+def probe(structure, method, numbers, march, tolerance, u):
+    """A step from the march to `u`: (state, what is watched there, error over the tolerance, work)."""
+    course = course_of(structure, numbers)
+    term, solver, _ = parts_of(course.flow, method, tolerance)
+    y, error, told, _, _ = solver.step(
+        term, march.u, u, march.y, None, march.solver_state, made_jump=False
     )
-    largest = _largest(_relative_error(flow, error, y, args, u, tolerance)) / tolerance
-    error = jnp.where(jnp.isfinite(largest), largest, jnp.inf)
-    return y, flow.watch(y, args), error, solver_state
+    error = _relative_error(course.flow, error, y, u, tolerance) / tolerance
+    return y, course.left(y), error, told.get("work", 0)
 
 
-@_compiled
-def _locate(flow, method, march, args):
-    """Where the event happens, by stepping again from the state before it.
+@compiled
+def locate(structure, method, numbers, march):
+    """Where the event happens, by stepping again from the state before it; of every run.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
-    side, so that the target has been reached there.
+    side, so that the target has been reached there. Also the state, and its sensitivity: how much more
+    u errs, relatively, than what is watched.
     """
-    term, solver, _ = _parts(flow, method, 1.0)
+    course = course_of(structure, numbers)
+    term, solver, _ = parts_of(course.flow, method, 1.0)
     u0, y0 = march.u, march.y
 
     def at(u):
-        y = solver.step(term, u0, u, y0, args, march.solver_state, made_jump=False)[0]
-        return y, flow.watch(y, args)
+        y = solver.step(term, u0, u, y0, None, march.solver_state, made_jump=False)[0]
+        return y, course.left(y)
 
-    def going(s):
-        count, low, high, *_ = s
-        return (count < 100) & (high - low > 2 * jnp.finfo(high.dtype).eps * high)
+    def apart(s):
+        _, low, high, *_ = s
+        return high - low > 2 * jnp.finfo(high.dtype).eps * high
 
     def body(s):
-        count, low, high, f_low, f_high, y_high, side = s
+        count, low, high, f_low, f_high, y_high, side, slope = s
+        first = count == 0  # the whole step, where the event has been seen
         guess = (low * f_high - high * f_low) / (f_high - f_low)
-        inside = (guess > low) & (guess < high) & (count % 3 != 2)
+        inside = (guess > low) & (guess < high) & (count % 3 != 0)
         middle = jnp.where(inside, guess, low + (high - low) / 2)
+        middle = jnp.where(first, high, middle)
         y, f = at(middle)
-        reached = f <= 0
-        halve_low, halve_high = reached & (side == 1), ~reached & (side == -1)
+        moving = apart(s)
+        reached, ahead = moving & ((f <= 0) | first), moving & ~((f <= 0) | first)
+        f_low = jnp.where(reached & (side == 1), f_low / 2, f_low)
+        f_high = jnp.where(ahead & (side == -1), f_high / 2, f_high)
+        side = jnp.where(reached, 1, jnp.where(ahead, -1, side))
         return (
             count + 1,
-            jnp.where(reached, low, middle),
+            jnp.where(ahead, middle, low),
             jnp.where(reached, middle, high),
-            jnp.where(reached, jnp.where(halve_low, f_low / 2, f_low), f),
-            jnp.where(reached, f, jnp.where(halve_high, f_high / 2, f_high)),
-            _where(reached, y, y_high),
-            jnp.where(reached, 1, -1),
+            jnp.where(ahead, f, f_low),
+            jnp.where(reached, f, f_high),
+            where(reached, y, y_high),
+            jnp.where(first, 0, side),
+            jnp.where(first, (f_low - f) / (high - low), slope),
         )
 
-    zero, (y1, f1) = jnp.asarray(0), at(march.next_u)
-    begin = (zero, u0, march.next_u, flow.watch(y0, args), f1, y1, zero)
-    _, _, high, _, _, y, _ = lax.while_loop(going, body, begin)
-    return high, y
+    zero, none = jnp.asarray(0), jnp.zeros_like(u0)
+    begin = (
+        zero, u0, march.next_u, course.left(y0), none, y0, jnp.zeros_like(march.accepted), none,
+    )  # fmt: skip
+    found = lax.while_loop(lambda s: (s[0] < 100) & jnp.any(apart(s)), body, begin)
+    return found[2], found[5], 1 / (found[7] * found[2])

@@ -12,27 +12,19 @@ import numpy as np
 import scipy.optimize
 from jax import lax
 
-from hadaflow.flow.dual import (
-    LATE,
-    DualEuler,
-    OrbitArguments,
-    OrbitState,
-    Reading,
-    fineness,
-    longest_step,
-    read,
-)
-from hadaflow.flow.integrate import Status, chunk_of_steps, probe
-from hadaflow.flow.stages import Basis, Operator
-from hadaflow.runs.methods import DUAL
+from hadaflow.algebra.bases import Basis
+from hadaflow.flow.dual import DualFlow, OrbitReading, OrbitState
+from hadaflow.flow.integrate import Status, chunk_of_steps, first_march, probe
+from hadaflow.flow.kinds.flow import Course
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 from hadaflow.runs.targets import Collapse, PathLength, Target, Time
 
 # Entries further apart than this lose digits in a plain transform: sums without cancellation, then.
 _WIDE = 1e8
 _TINY_NORM = 1e-12  # below it all weights are equal to this accuracy, so that all modes grow alike
+_READ_ROWS, _READ_NUMBERS = 32, 2**22  # states that are read at once, at most
 _LAST_ERROR = 0.1  # of the last partial step, over the tolerance
-_CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
+_MOST_STEPS = 2**16  # of a chunk; the flow itself asks for fewer
 # Steps cost most where weights come in one after the other; a start with many saddles has thousands.
 _STEP_LIMIT = 20_000
 
@@ -42,78 +34,24 @@ def rank_for(tolerance: float) -> int:
     return int(np.clip(round(1 - math.log10(tolerance) / 1.6), 3, 7))
 
 
-@dataclasses.dataclass(frozen=True)
-class DualFlow:
-    """The orbit in σ, as `integrate` steps it; `args` are `OrbitArguments`."""
+def make_course(
+    basis: Basis, a: np.ndarray, kind: type[Target], tolerance: float, number: float
+) -> tuple[Course, OrbitState]:
+    """The orbit from scaled singular values (for temperature one), and its first state.
 
-    basis: Basis
-    rank: int
-    wide: bool
-    target: type[Target] | None
-
-    @property
-    def operator(self) -> Operator:
-        return Operator(self.basis, self.wide)
-
-    @property
-    def steps_per_chunk(self) -> int:
-        return int(np.clip(_CHUNK_WORK // self.basis.classes, 1, 64))
-
-    def solver(self, method: str) -> DualEuler:
-        return DualEuler(self.basis, self.rank, self.wide, self.target is Collapse)
-
-    def velocity(self, u, y: OrbitState, args: OrbitArguments):
-        """dP/dσ; the stages do without it, as it cannot be computed at large norms."""
-        return self.solver(DUAL).func(None, u, y, args)
-
-    def error_scale(self, y: OrbitState, args: OrbitArguments) -> OrbitState:
-        """What the error of log a, and of the two clocks, is measured against.
-
-        The logarithm of time is promised relatively.
-        """
-        now = read(self.operator, y, args.log_a0)
-        scale = jnp.ones(())
-        if self.target is Collapse:
-            scale = fineness(self.basis, self.rank, now, args)
-        timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
-        return OrbitState(
-            jnp.full_like(y.P, scale),
-            jnp.where(now.soft_minimum < LATE, timing, 1.0),
-            jnp.maximum(y.reach, 1e-290),
-        )
-
-    def longest_step(self, y: OrbitState, args: OrbitArguments):
-        return longest_step(read(self.operator, y, args.log_a0))
-
-    def watch(self, y: OrbitState, args: OrbitArguments):
-        """Positive until the target is reached; cut off at −1, beyond which only the sign matters."""
-        if self.target is None:
-            return jnp.ones(())
-        left = self.target.left(read(self.operator, y, args.log_a0), args.target)
-        return jnp.maximum(left, -1.0)
-
-    def disarmed(self, args: OrbitArguments) -> OrbitArguments:
-        return args if self.target is None else args._replace(target=self.target.never)
-
-
-def make_flow(
-    basis: Basis, a: np.ndarray, target: type[Target] | None, tolerance: float, value: float
-) -> tuple[DualFlow, OrbitState, OrbitArguments]:
-    """The flow from scaled singular values (for temperature one), its first state and arguments.
-
-    `value` is the target's number, the first one where there are several.
+    `number` is the target's, the first one where there are several.
     """
     positive = a[a > 0]
     wide = bool(positive.max() > _WIDE * positive.min()) if len(positive) else False
-    flow = DualFlow(basis, rank_for(tolerance), wide, target)
     with np.errstate(divide="ignore"):
         log_a0 = np.concatenate([[0.0], np.log(a)])
-    args = OrbitArguments(log_a0, np.float64(tolerance), np.float64(value))
-    begin = OrbitState(np.zeros(len(log_a0)), np.float64(0.0), np.float64(0.0))
+    collapse = np.float64(number) if kind is Collapse else None
+    flow = DualFlow(basis, rank_for(tolerance), wide, log_a0, np.float64(tolerance), collapse)
+    course = Course(flow, np.float64(number), kind)
     later = _skip_tiny(basis, a)
-    if later is not None and float(_watch(flow, later, args)) > 0:
-        return flow, later, args
-    return flow, begin, args
+    if later is not None and float(_left(course, later)) > 0:
+        return course, later
+    return course, OrbitState(np.zeros(len(log_a0)), np.float64(0.0), np.float64(0.0))
 
 
 def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
@@ -135,26 +73,42 @@ def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
     return OrbitState(P, np.float64(growth * skipped * count), np.float64(reach))
 
 
-@functools.partial(jax.jit, static_argnames=("flow",))
-def _read_all(flow: DualFlow, ys: OrbitState, log_a0) -> Reading:
-    return lax.map(lambda y: read(flow.operator, y, log_a0), ys)
+@jax.jit
+def _read_block(flow: DualFlow, ys: OrbitState, count) -> OrbitReading:
+    """Readings of the first `count` of these states; those behind are left zero."""
+    blank = jax.eval_shape(flow.read, jax.tree.map(lambda y: y[0], ys))
+    blank = jax.tree.map(lambda x: jnp.zeros((len(ys.lag), *x.shape), x.dtype), blank)
+
+    def one(i, found):
+        now = flow.read(jax.tree.map(lambda y: y[i], ys))
+        return jax.tree.map(lambda rows, x: rows.at[i].set(x), found, now)
+
+    return lax.fori_loop(0, count, one, blank)
 
 
-@functools.partial(jax.jit, static_argnames=("flow",))
-def _watch(flow: DualFlow, y: OrbitState, args: OrbitArguments):
-    return flow.watch(y, args)
+@jax.jit
+def _left(course: Course, y: OrbitState):
+    return jnp.maximum(course.left(y), -1.0)
 
 
-@functools.partial(jax.jit, static_argnames=("flow",))
-def _read_numbers(flow: DualFlow, y: OrbitState, log_a0) -> Reading:
+@jax.jit
+def _read_numbers(flow: DualFlow, y: OrbitState) -> OrbitReading:
     """A reading without its long vector, which would have to leave the device."""
-    return read(flow.operator, y, log_a0)._replace(log_a=jnp.zeros(0))
+    return flow.read(y)._replace(log_a=jnp.zeros(0))
 
 
-def read_all(flow: DualFlow, ys: OrbitState, args: OrbitArguments) -> Reading:
+def read_all(flow: DualFlow, ys: OrbitState) -> OrbitReading:
     """Readings of many states, as NumPy arrays; log a without the front entry."""
-    found = jax.tree.map(np.asarray, _read_all(flow, ys, args.log_a0))
-    return found._replace(log_a=found.log_a[:, 1:])
+    count = len(ys.lag)
+    block = int(np.clip(_READ_NUMBERS // flow.basis.classes, 1, _READ_ROWS))
+    found = []
+    for first in range(0, count, block):  # always as many, which compiles once
+        rows = np.minimum(np.arange(first, first + block), count - 1)
+        here = min(block, count - first)
+        read = _read_block(flow, jax.tree.map(lambda y, rows=rows: y[rows], ys), np.int64(here))
+        found.append(jax.tree.map(lambda x, n=here: np.asarray(x)[:n], read))
+    whole: OrbitReading = jax.tree.map(lambda *x: np.concatenate(x), *found)
+    return whole._replace(log_a=whole.log_a[:, 1:])
 
 
 @dataclasses.dataclass
@@ -164,16 +118,23 @@ class OrbitMarch:
     `give_up(reading, steps)` is called after every few steps with where the orbit is, and may end it.
     """
 
-    flow: DualFlow
+    method: Any  # with the `solver` of its steps
+    course: Course
     y0: OrbitState
-    args: OrbitArguments
     slack: float  # σ is located to this
-    give_up: Callable[[Reading, int], Stop | None]
+    give_up: Callable[[OrbitReading, int], Stop | None]
     transforms: int = 0
 
     @functools.cached_property
-    def _log_a0(self) -> Any:
-        return jax.device_put(self.args.log_a0)
+    def _on_device(self) -> Course:
+        """With its long vector where it is worked on."""
+        return jax.device_put(self.course)
+
+    @property
+    def flow(self) -> DualFlow:
+        flow = self._on_device.flow
+        assert isinstance(flow, DualFlow)
+        return flow
 
     def through(self, values: Sequence[float], keep: int) -> Outcome:
         """States where the target's number has each of the `values`, in their order.
@@ -181,30 +142,28 @@ class OrbitMarch:
         Also up to `keep` of the steps on the way, as evenly spaced as they are.
         """
         kept = _Kept(keep)
-        y0, start = jax.device_put(self.y0), self.args._replace(log_a0=self._log_a0)
+        y0 = jax.device_put(self.y0)
         march, status, stop = None, Status.begin(), Stop(Ending.EVENT)
         try:
             for value in values:
-                args = start._replace(target=np.float64(value))
+                course = dataclasses.replace(self._on_device, number=np.float64(value))
+                numbers, structure = jax.tree.flatten(course)
                 stop, place = None, None
                 while place is None and (stop is None or stop.ending is Ending.EVENT):
-                    if march is not None:
-                        march = march._replace(reached=np.asarray(False))
+                    compiled_for = structure, self.method, numbers
+                    if march is None:
+                        begun = first_march(*compiled_for, y0, self.flow.tolerance)
+                    else:
+                        begun = march._replace(reached=np.asarray(False))
                     after = chunk_of_steps(
-                        self.flow,
-                        DUAL,
-                        march,
-                        y0,
-                        args,
-                        self.args.tolerance,
-                        np.float64(np.inf),
-                        np.int64(_CHUNK_WORK),
-                    )
+                        *compiled_for, begun, self.flow.tolerance, np.float64(np.inf),
+                        np.int64(_MOST_STEPS),
+                    )  # fmt: skip
                     kept.add(*after[1])
                     march, status = after[0], Status.read(after[2])
                     stop = self._judge(march, status)
                     if stop is not None and stop.ending is Ending.EVENT:
-                        march, place = self._locate(march, args)
+                        march, place = self._locate(march, course)
                 if place is None:
                     break
                 kept.mark(*jax.tree.map(np.asarray, place))
@@ -212,29 +171,31 @@ class OrbitMarch:
             stop = Stop(Ending.INTERRUPTED)
         assert stop is not None
         if march is not None:
-            self.transforms += int(march.solver_state.transforms)
+            self.transforms += int(march.work)
             if stop.ending is not Ending.EVENT:
                 kept.mark(status.u, jax.tree.map(np.asarray, march.y))
         us, ys = kept.states(self.y0)
         return Outcome(stop.ending, us, ys, status.accepted, status.rejected, stop.reason)
 
-    def _locate(self, march, args: OrbitArguments):
+    def _locate(self, march, course: Course):
         """The place of the event, or None and a march that is to come nearer to it first.
 
         By stepping again from the state before the event. The whole of the last step was accurate; a part
         of it, which ends before collapse, need not be.
         """
         start, high = float(march.u), float(march.next_u)
-        slack = self._slack(march, args)
-        probes: dict[float, Any] = {start: (march.y, float(_watch(self.flow, march.y, args)), 0.0)}
+        slack = self._slack(march, course)
+        numbers, structure = jax.tree.flatten(course)
+        probes: dict[float, Any] = {start: (march.y, float(_left(course, march.y)), 0.0)}
 
         def left(u: float) -> float:
             if u not in probes:
-                y, watched, error, after = probe(
-                    self.flow, DUAL, march, args, args.tolerance, np.float64(u)
+                y, ahead, error, work = probe(
+                    structure, self.method, numbers, march, self.flow.tolerance, np.float64(u)
                 )
-                self.transforms += int(after.transforms) - int(march.solver_state.transforms)
-                probes[u] = y, float(watched), float(error)
+                self.transforms += int(work)
+                # Beyond −1 only the sign matters.
+                probes[u] = y, max(float(ahead), -1.0), float(error)
             return probes[u][1]
 
         if left(start) <= 0:
@@ -248,16 +209,16 @@ class OrbitMarch:
             return march, (high, y)
         return march._replace(next_u=np.float64(start + ahead / 2)), None
 
-    def _slack(self, march, args: OrbitArguments) -> float:
+    def _slack(self, march, course: Course) -> float:
         """How well σ is located: better where the time or the path asked for is small itself."""
-        if self.flow.target not in (Time, PathLength) or not math.isfinite(self.slack):
+        if course.kind not in (Time, PathLength) or not math.isfinite(self.slack):
             return self.slack
-        now = _read_numbers(self.flow, march.y, self._log_a0)
-        if self.flow.target is Time:  # t = (1 + e^M)σ, to begin with
-            time = math.expm1(min(float(args.target), 1.0))
+        now, number = _read_numbers(self.flow, march.y), float(course.number)
+        if course.kind is Time:  # t = (1 + e^M)σ, to begin with
+            time = math.expm1(min(number, 1.0))
             log_sigma = math.log(time) - max(float(now.soft_minimum), 0.0) if time < 0.1 else 0.0
         else:
-            log_sigma = math.log(args.target) - float(now.log_norm)
+            log_sigma = math.log(number) - float(now.log_norm)
         if log_sigma < -600:  # less than anything moves by
             return self.slack
         return self.slack * math.exp(min(log_sigma, 0.0))
@@ -266,7 +227,7 @@ class OrbitMarch:
         if status.reached:
             return Stop(Ending.EVENT)
         steps = status.accepted + status.rejected
-        reading = _read_numbers(self.flow, march.y, self._log_a0)
+        reading = _read_numbers(self.flow, march.y)
         given_up = self.give_up(jax.tree.map(np.asarray, reading), steps)
         if given_up is not None:
             return given_up

@@ -12,14 +12,16 @@ hard margins, and the orbit up to the anchor is taken as it is.
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 
+from hadaflow.algebra.bases import Basis
 from hadaflow.base.errors import InputError
 from hadaflow.base.precision import double_precision
-from hadaflow.flow.stages import Basis
 
 ANCHOR = 12.0  # ‖a‖₁ of the soft anchor over √K
 
@@ -49,13 +51,11 @@ def collapse_log_norms(basis: Basis, log_a: np.ndarray, tolerance: float) -> tup
         if span > uniform - joins.min() + 1:
             return uniform - span, uniform
         span *= 2
-    low, high = uniform - span, uniform
-    for _ in range(200):
-        middle = (low + high) / 2
-        if high - low < 1e-10 * max(1.0, abs(uniform)):
-            break
-        low, high = (middle, high) if deviation(middle) > tolerance else (low, middle)
-    return high, uniform
+    slack = 1e-10 * max(1.0, abs(uniform))
+    level: Any = scipy.optimize.brentq(
+        lambda level: deviation(level) - tolerance, uniform - span, uniform, xtol=slack
+    )
+    return level, uniform
 
 
 @functools.partial(jax.jit, static_argnames=("basis",))

@@ -6,8 +6,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hadaflow.metrics.distances import collapse_deviation
-
 
 @dataclasses.dataclass(frozen=True)
 class ValuesReading:
@@ -23,11 +21,13 @@ class ValuesReading:
 
     @property
     def deviation(self) -> Any:
-        return collapse_deviation(self.values())
+        values = self.values()
+        mean = jnp.mean(values, axis=0, keepdims=True)
+        return jnp.max(jnp.abs(values / mean - 1.0), axis=0)
 
     @property
     def log_norm(self) -> Any:
-        return jnp.log(jnp.sum(self.values()))
+        return jnp.log(jnp.sum(self.values(), axis=0))
 
     @property
     def log_path(self) -> Any:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 import diffrax
 import jax
 import numpy as np
-import optimistix
+
+from hadaflow.algebra.padding import row
 
 
 class UnrolledTsit5(diffrax.AbstractAdaptiveSolver):
@@ -46,18 +47,7 @@ def _combine(y0, h, weights: np.ndarray, stages):
     """y0 + h Σ w_i k_i, or without y0 if that is None."""
 
     def slope(*ks):
-        return h * sum(float(w) * k for w, k in zip(weights, ks, strict=True) if w != 0)
+        return row(h) * sum(float(w) * k for w, k in zip(weights, ks, strict=True) if w != 0)
 
     move = jax.tree.map(slope, *stages)
     return move if y0 is None else jax.tree.map(lambda y, m: y + m, y0, move)
-
-
-def make_solver(method: str) -> Any:
-    """The diffrax solver of that name."""
-    if method == "tsit5":
-        return UnrolledTsit5()
-    if method == "dopri8":
-        return diffrax.Dopri8()
-    # Newton with a new Jacobian at each iteration: where stages are stiff, chord iterations that keep
-    # an old one fail so often that they need a thousand times as many steps.
-    return diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8))

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.algebra.bases import Sylvester
-from hadaflow.algebra.symmetries import Basis, generators
-from hadaflow.base.errors import InputError, check_seconds, check_whole_number
+from hadaflow.algebra.bases import Basis, Sylvester
+from hadaflow.algebra.symmetries import generators
+from hadaflow.base.checks import check_seconds, check_whole_number
+from hadaflow.base.errors import InputError
 from hadaflow.base.progress import Progress, Report, check_progress
+from hadaflow.model.fitting import check_all_modes
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.results import plotting
 from hadaflow.saddles.games import IllConditioned
@@ -159,7 +161,7 @@ def atlas(
     """
     check_model(model)
     check_scope(model)
-    model.check_all_modes()
+    check_all_modes(model)
     check_progress(progress)
     starts = check_whole_number("starts", starts, most=10**9)
     seed = check_whole_number("seed", seed, 0)

@@ -18,9 +18,10 @@ from typing import Any
 import flint
 from flint import arb
 
+from hadaflow.base.checks import is_whole_number
 from hadaflow.base.errors import InputError, printable, shown
 from hadaflow.base.files import read_text_file, write_atomically
-from hadaflow.lab.exact.ball_flow import CROSS_ENTROPY, Flow, Matrix, Setting
+from hadaflow.lab.exact.ball_flow import CROSS_ENTROPY, ExactState, Matrix, Setting
 from hadaflow.lab.exact.ball_metrics import METRICS, check_setting
 from hadaflow.lab.exact.balls import (
     LAST_BITS,
@@ -78,12 +79,12 @@ def metric_rate(
             "Argument `a` must have K − 1 entries, K a power of two, one for each non-trivial mode, "
             f"but has {len(state)}."
         )
-    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= DEEPEST:
+    if not is_whole_number(depth, 1, DEEPEST):
         raise InputError(f"Argument `depth` must be from 1 to {DEEPEST}, but is {shown(depth)}.")
     setting = Setting.walsh(len(state) + 1, depth)
     check_setting(metric, setting)
     _check_positive(state)
-    return enclose(lambda: METRICS[metric](Flow.of(setting, state, psi=psi)).rate, relative)
+    return enclose(lambda: METRICS[metric](ExactState.of(setting, state, psi=psi)).rate, relative)
 
 
 def _check_positive(state: Sequence[Fraction]) -> None:
@@ -292,7 +293,9 @@ def _prove(
         check_setting(function, setting)
         evaluate = METRICS[function]
     found = enclose(
-        lambda: evaluate(Flow.of(setting, state, C)).rate, most_bits=most_bits, begin=watch.begin
+        lambda: evaluate(ExactState.of(setting, state, C)).rate,
+        most_bits=most_bits,
+        begin=watch.begin,
     )
     return Certificate(
         name, setting, state, C, str(found), found.bits, found.sign, found.value, source
@@ -491,7 +494,7 @@ class _Rates:
         evaluate = exact_metric(function) if callable(function) else METRICS[function]
         self.watch.begin(bits)
         with flint.ctx.workprec(bits):
-            return evaluate(Flow.of(known.setting, known.a, known.C)).rate
+            return evaluate(ExactState.of(known.setting, known.a, known.C)).rate
 
     def are_inside(self, stated: Any) -> bool:
         """Is the rate inside the stated ball? With more bits, until it is clear."""

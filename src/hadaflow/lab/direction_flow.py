@@ -19,7 +19,8 @@ import numpy as np
 from hadaflow.base.checks import as_number
 from hadaflow.base.errors import InputError, shown
 from hadaflow.metrics.measures import Metric, rate
-from hadaflow.model.ufm import MSE, UFM, check_model
+from hadaflow.model.fitting import check_all_modes
+from hadaflow.model.ufm import UFM, check_model
 
 # Stands for infinity where a metric needs a state: walls are then far thinner than the grid.
 _FAR = 1e5
@@ -390,17 +391,17 @@ def lifted(y: np.ndarray) -> np.ndarray:
 def check_field(model: UFM, norm: float) -> float:
     """The norm as a float, if this model has a direction field there."""
     check_model(model)
-    if model.loss == MSE:
+    if not model.loss_kind.softmax:
         raise InputError(
-            'Argument `model` must have loss = "cross_entropy": with MSE every mode moves on its '
-            "own and settles, and the direction has no field of its own."
+            f'Argument `model` must have loss = "cross_entropy": with {model.loss.upper()} every mode '
+            "moves on its own and settles, and the direction has no field of its own."
         )
     if model.imbalance is not None:
         raise InputError(
             "Argument `model` must have balanced classes: with `imbalance` singular vectors turn, "
             "and the singular values alone have no field."
         )
-    model.check_all_modes()
+    check_all_modes(model)
     if len(set(model.decays)) > 1:
         raise InputError(
             f"Argument `model` must have one `weight_decay` for all layers, but has "

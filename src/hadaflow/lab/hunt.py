@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from hadaflow.algebra.symmetries import canonical_order
-from hadaflow.base.errors import InputError, check_seconds, check_whole_number
+from hadaflow.base.checks import check_seconds, check_whole_number
+from hadaflow.base.errors import InputError
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress, Report, check_progress
 from hadaflow.lab.certify import Certificate, certify

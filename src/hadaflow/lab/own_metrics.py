@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hadaflow.base.errors import InputError, failures_told, printable, shown
-from hadaflow.lab.exact.ball_flow import Flow
-from hadaflow.lab.exact.balls import Dual
+from hadaflow.lab.exact.ball_flow import ExactState
+from hadaflow.lab.exact.balls import Rated
 from hadaflow.lab.own_modules import Source, find_source
 
 
@@ -78,15 +78,15 @@ def _code_text(value: Any) -> str:
     return repr((value.co_code, value.co_names, [_code_text(v) for v in value.co_consts]))
 
 
-def exact_metric(function: Callable[..., Any]) -> Callable[[Flow], Dual]:
-    def evaluate(flow: Flow) -> Dual:
+def exact_metric(function: Callable[..., Any]) -> Callable[[ExactState], Rated]:
+    def evaluate(flow: ExactState) -> Rated:
         array = np.empty(len(flow.state), dtype=object)
         array[:] = flow.all_values
         with failures_told(_inexact(function)):
             value = function(array)
         if isinstance(value, np.ndarray) and value.shape == ():
             value = value.item()
-        if not isinstance(value, Dual):
+        if not isinstance(value, Rated):
             raise InputError(
                 f"Metric `{metric_name(function)}` must return one number made from `a`, but "
                 f"returns {type(value).__name__}."

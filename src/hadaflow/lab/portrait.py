@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hadaflow.base.checks import is_whole_number
 from hadaflow.base.errors import InputError, failures_told, shown
 from hadaflow.base.files import as_path, check_writable
 from hadaflow.lab.direction_flow import (
@@ -119,10 +120,7 @@ def _check_fixed(
     """Free modes, and fixed ones with their shares; counted from 0."""
     fixed = {} if fixed is None else fixed
     modes = model.modes
-    if not isinstance(fixed, Mapping) or any(
-        isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= modes
-        for k in fixed
-    ):
+    if not isinstance(fixed, Mapping) or not all(is_whole_number(k, 1, modes) for k in fixed):
         raise InputError(
             f"Argument `fixed` must give shares of modes numbered from 1 to {modes}, "
             f"such as {{{modes}: 0.1}}, but is {shown(fixed)}."

@@ -2,7 +2,8 @@
 
 import time
 
-from hadaflow.base.errors import InputError, check_seconds
+from hadaflow.base.checks import check_seconds
+from hadaflow.base.errors import InputError
 from hadaflow.lab.exact.ball_flow import Setting
 
 # Measured on an ordinary machine, in seconds: one product of balls, per bit of it, and the bookkeeping

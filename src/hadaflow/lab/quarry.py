@@ -16,6 +16,7 @@ from hadaflow.base.errors import InputError, failures_told, shown
 from hadaflow.base.progress import Pace
 from hadaflow.lab.own_metrics import load_metric, metric_name
 from hadaflow.metrics.measures import Metric, as_function, check_metric
+from hadaflow.model.fitting import check_all_modes, fitted
 from hadaflow.model.layers import balanced_like
 from hadaflow.model.states import spectrum
 from hadaflow.model.ufm import UFM, check_model
@@ -50,7 +51,7 @@ class Quarry:
         check_model(model)
         if model.imbalance is not None:
             raise InputError("A hunt needs balanced classes, but `imbalance` is given.")
-        model.check_all_modes()
+        check_all_modes(model)
         if model.modes > _MOST_MODES:
             raise InputError(
                 f"A hunt goes to {_MOST_MODES} free modes, but the model has {model.modes}."
@@ -63,11 +64,11 @@ class Quarry:
             seek = FALL if metric in _FALLING else RISE
         if seek not in (RISE, FALL):
             raise InputError(f'Argument `seek` must be "rise" or "fall", but is {shown(seek)}.')
-        start = model.scaled(spectrum(np.ones(model.modes), C))
+        start = fitted(model, spectrum(np.ones(model.modes), C))
         given = None if not np.any(start.C) else _decimals(C)
         differences = start.C if given is not None else balanced_like(model.depth, start.a)
         sign = 1 if seek == RISE else -1
-        return cls(metric, name, model, differences, given, sign, as_function(metric, model))
+        return cls(metric, name, model, differences, given, sign, as_function(metric, model.view))
 
     def check_value(self) -> None:
         """Refuse a metric that fails, or is no number, at an ordinary state."""
@@ -88,7 +89,7 @@ class Quarry:
         # Balanced layers have the mobility a^{2−2/N}; differences of zero would hide that.
         short = self.given_C is None and self.model.depth > 2 and not self.model.penalized
         shown = jnp.zeros(()) if short else C
-        da, dC, *_ = self.model.reduced_velocity(a, shown, None, normalized=True)
+        da, dC, *_ = self.model.view.velocity(a, shown, normalized=True)
         return da, jnp.zeros_like(C) if short else dC
 
     def _change(self, a):
@@ -112,10 +113,10 @@ class Quarry:
         """Log of |da/dt|, exact where the velocity itself underflows."""
         C = jnp.zeros(()) if self.given_C is None and self.model.depth > 2 else jnp.asarray(self.C)
         if self.model.penalized:
-            moved = self.model.reduced_velocity(a, jnp.asarray(self.C))[0]
-            return jnp.log(jnp.linalg.norm(self.model.all_values(moved)))
-        along, _, slowness = self.model.force(a)
-        moved = self.model.all_values(jnp.asarray(self.model.mobility(a, C)) * along)
+            moved = self.model.view.velocity(a, jnp.asarray(self.C))[0]
+            return jnp.log(jnp.linalg.norm(self.model.view.all_values(moved)))
+        along, _, slowness = self.model.view.force(a)
+        moved = self.model.view.all_values(self.model.view.mobility(a, C) * along)
         return jnp.log(jnp.linalg.norm(moved)) - slowness[0]
 
     # --- climbing --------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from hadaflow.algebra.symmetries import canonical_order
-from hadaflow.base.checks import as_number
-from hadaflow.base.errors import InputError, check_seconds, check_whole_number, shown
+from hadaflow.base.checks import as_number, check_seconds, check_whole_number
+from hadaflow.base.errors import InputError, shown
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress, Report, check_progress
 from hadaflow.flow.solver import solve

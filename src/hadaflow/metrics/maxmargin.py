@@ -3,10 +3,13 @@ r"""The max-margin problem behind the flow (Eq. 3): margins, value, and distance
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.algebra.padding import modes_first, modes_last
 from hadaflow.base.errors import InputError
 from hadaflow.base.precision import double_precision
+from hadaflow.model.fitting import check_parameters, fitted
 from hadaflow.model.states import Parameters
 from hadaflow.model.ufm import UFM, check_model
 
@@ -23,11 +26,13 @@ def margins(model: UFM, state: Any) -> np.ndarray:
     """
     check_model(model)
     if not isinstance(state, Parameters):
-        scaled = model.scaled(state)
+        scaled = fitted(model, state)
         with double_precision():
-            return np.concatenate(model.margins_of(scaled.a, scaled.angles), axis=-1)
+            angles = None if scaled.angles is None else modes_first(scaled.angles)
+            found = model.view_of(angles).margins(jnp.asarray(modes_first(scaled.a)), angles)
+            return np.asarray(modes_last(jnp.concatenate(found), scaled.a.shape[:-1]))
     with np.errstate(over="ignore", invalid="ignore"):
-        Z = model.check_parameters(state).Z
+        Z = check_parameters(model, state).Z
     K = model.classes
     label = np.repeat(np.arange(K), model.samples_by_class)
     sample = np.arange(model.total_samples)
@@ -68,7 +73,7 @@ def max_margin(model: UFM, state: Parameters) -> MaxMargin:
             "The max-margin problem of Eq. (3) is about W and H of balanced classes: it needs "
             "`depth` = 2 and no `imbalance`."
         )
-    state = model.check_parameters(state)
+    state = check_parameters(model, state)
     if state.batch:
         raise InputError(f"Argument `state` must be one state, but is a batch of {state.batch}.")
     K, n, d = model.classes, model.samples, model.feature_width

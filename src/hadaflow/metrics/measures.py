@@ -24,11 +24,14 @@ from hadaflow.metrics.distances import (
     reverse_kl,
     smallest,
 )
-from hadaflow.metrics.matrix_metrics import FULL, loss_per_energy
+from hadaflow.metrics.matrix_metrics import FULL
 from hadaflow.model.closed_forms import fixed_point
+from hadaflow.model.fitting import check_parameters, fitted, result_units
 from hadaflow.model.layers import layer_values
 from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import UFM, check_model
+from hadaflow.model.views.full import FullView
+from hadaflow.model.views.reduced import ReducedView
 
 Metric = str | Callable[..., Any]
 
@@ -36,18 +39,18 @@ Metric = str | Callable[..., Any]
 
 
 def _of_nontrivial(function):
-    return lambda model, a, C, *angles: function(model.nontrivial(a))
+    return lambda view, a, C, *angles: function(view.nontrivial(a))
 
 
-def _alignment_w_reduced(model: UFM, a, C, *angles):
+def _alignment_w_reduced(view: ReducedView, a, C, *angles):
     """Distance of WWᵀ from uniform: the squares of the first layer."""
-    return alignment(model.nontrivial(layer_values(model.depth, a, C)[0] ** 2))
+    return alignment(view.nontrivial(layer_values(view.depth, a, C)[0] ** 2))
 
 
-def _alignment_h_reduced(model: UFM, a, C, *angles):
+def _alignment_h_reduced(view: ReducedView, a, C, *angles):
     """Distance of HᵀH from uniform: the squares of the product of all other layers."""
-    rest = layer_values(model.depth, a, C)[1:]
-    return alignment(model.nontrivial(jnp.prod(rest, axis=0) ** 2))
+    rest = layer_values(view.depth, a, C)[1:]
+    return alignment(view.nontrivial(jnp.prod(rest, axis=0) ** 2))
 
 
 REDUCED: dict[str, Callable[..., Any]] = {
@@ -57,41 +60,41 @@ REDUCED: dict[str, Callable[..., Any]] = {
     "frobenius": _of_nontrivial(frobenius),
     "log_ratio": _of_nontrivial(log_ratio),
     "collapse_deviation": _of_nontrivial(collapse_deviation),
-    "energy": lambda model, a, C, *angles: model.energy(a, *angles),
-    "log_energy": lambda model, a, C, *angles: model.log_energy(a, *angles),
-    "loss": lambda model, a, C, *angles: model.energy(a, *angles) * loss_per_energy(model),
-    "log_loss": lambda model, a, C, *angles: (
-        model.log_energy(a, *angles) + np.log(loss_per_energy(model))
+    "energy": lambda view, a, C, *angles: view.energy(a, *angles),
+    "log_energy": lambda view, a, C, *angles: view.log_energy(a, *angles),
+    "loss": lambda view, a, C, *angles: view.energy(a, *angles) * view.loss_per_energy,
+    "log_loss": lambda view, a, C, *angles: (
+        view.log_energy(a, *angles) + jnp.log(view.loss_per_energy)
     ),
-    "margin": lambda model, a, C, *angles: smallest(jnp.concatenate(model.margins_of(a, *angles))),
+    "margin": lambda view, a, C, *angles: smallest(jnp.concatenate(view.margins(a, *angles))),
     "alignment_w": _alignment_w_reduced,
     "alignment_h": _alignment_h_reduced,
     "alignment_z": _of_nontrivial(alignment),
-    "label_divergence": lambda model, a, C, *angles: _label_divergence(model, a, C),
+    "label_divergence": lambda view, a, C, *angles: _label_divergence(view, a, C),
 }
 
 
-def _label_divergence(model: UFM, a, C):
+def _label_divergence(view: ReducedView, a, C):
     r"""Bregman divergence from the fixed point of the labels, $\phi'' = 1/w$: it only falls.
 
     Depth 2, balanced: $\sum_i a_i^*\log(a_i^*/a_i) - a_i^* + a_i$. Deeper models: balanced ones.
     """
-    goal = np.maximum(fixed_point(model), 0.0)
-    if model.depth == 1:
+    goal = jnp.maximum(view.loss.fixed_point(view.modes_of_view), 0.0)
+    if view.depth == 1:
         terms = (a - goal) ** 2 / 2
-    elif model.depth == 2:
+    elif view.depth == 2:
         # φ′ = log(a + w) up to a constant.
-        w, w_goal = model.mobility(a, C), model.mobility(jnp.asarray(goal), C)
+        w, w_goal = view.mobility(a, C), view.mobility(goal, C)
         positive = goal > 0
         logs = jnp.log(jnp.where(positive, goal + w_goal, 1.0)) - jnp.log(
             jnp.where(positive, a + w, 1.0)
         )
         terms = goal * logs - w_goal + w
     else:
-        q = 2 / model.depth
+        q = 2 / view.depth
         slope = a ** (q - 1) / (q - 1)
         terms = (goal**q - a**q) / (q * (q - 1)) - slope * (goal - a)
-    return jnp.sum(model.nontrivial(terms))
+    return jnp.sum(view.nontrivial(terms))
 
 
 # --- evaluation ----------------------------------------------------------------------------------
@@ -218,20 +221,28 @@ def rate(
 def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: str | None) -> Any:
     """`metric` (or its rate along `flow`) at every state of the batch."""
     check_model(model)
-    raw = model.result_units(state, units) == RAW
+    raw = result_units(state, units) == RAW
     if isinstance(state, Parameters):
         check_metric(metric, "full", model)
-        arrays, batch, view = model.check_parameters(state).factors, state.batch, "full"
+        arrays, batch, view = check_parameters(model, state).factors, state.batch, "full"
+        equations: Any = model.full_view
     else:
         check_metric(metric, "reduced", model)
-        scaled = model.scaled(state, units, bounded=isinstance(metric, str))
+        scaled = fitted(model, state, units, bounded=isinstance(metric, str))
         arrays, batch, view = (scaled.a, scaled.C), scaled.a.shape[:-1], "reduced"
         if scaled.angles is not None:
             _check_angles(metric, model)
             arrays = (*arrays, scaled.angles)
+        equations = model.view_of(scaled.angles)
+    clock = np.float64(_clock_scale(model, view, raw, flow))
+    scale = np.float64(model.singular_value_scale if raw else 1.0)
     with double_precision():
-        flat = [jnp.asarray(x).reshape(-1, *x.shape[len(batch) :]) for x in arrays]
-        return to_numpy(_compiled(metric, model, view, raw, flow)(*flat).reshape(batch))
+        flat = tuple(np.reshape(x, (-1, *x.shape[len(batch) :])) for x in arrays)
+        if isinstance(metric, str):
+            found = _named(metric, flow, equations, scale, clock, flat)
+        else:
+            found = _own(metric, flow)(equations, scale, clock, flat)
+        return to_numpy(found.reshape(batch))
 
 
 def spectral_distance(name: str, values: np.ndarray) -> np.ndarray:
@@ -257,36 +268,51 @@ def _check_angles(metric: Metric, model: UFM) -> None:
         )
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(metric: Metric, model: UFM, view: str, raw: bool, flow: str | None):
-    """Compiled, batched evaluation; kept, because trajectories ask for the same metric again."""
-    function = as_function(metric, model, view, raw)
-    velocity = _full_velocity if view == "full" else _reduced_velocity
-    clock = _clock_scale(model, view, raw, flow)
+def _value(metric: Metric, view: Any, scale: Any, arrays: Any) -> Any:
+    """The metric of one state; a user's own sees `a` in the run's units."""
+    if isinstance(view, FullView):
+        return (
+            FULL[metric](view, arrays) if isinstance(metric, str) else _one_number(metric)(*arrays)
+        )
+    if isinstance(metric, str):
+        return REDUCED[metric](view, *arrays)
+    return _one_number(metric)(arrays[0] * scale)
+
+
+def _every(metric: Metric, flow: str | None, view: Any, scale: Any, clock: Any, arrays: Any) -> Any:
+    """The metric, or its rate along `flow` by a clock, at every state of a batch."""
 
     def one(*arrays):
+        def value(*arrays):
+            return _value(metric, view, scale, arrays)
+
         if flow is None:
-            value = function(*arrays)
+            found = value(*arrays)
         else:
-            tangents = tuple(v * clock for v in velocity(model, arrays, flow))
-            value = jax.jvp(function, arrays, tangents)[1]
-        return jnp.asarray(value).astype(jnp.float64)
+            normalized = flow == "normalized"
+            moved = (
+                view.velocity(arrays, normalized)
+                if isinstance(view, FullView)
+                else view.velocity(*arrays, normalized=normalized)
+            )
+            found = jax.jvp(value, arrays, tuple(v * clock for v in moved))[1]
+        return jnp.asarray(found).astype(jnp.float64)
 
-    return jax.jit(jax.vmap(one))
+    return jax.vmap(one)(*arrays)
 
 
-def as_function(
-    metric: Metric, model: UFM, view: str = "reduced", raw: bool = False
-) -> Callable[..., Any]:
-    """The metric as a function of the arrays of a state; a user's own sees `a` in the run's units."""
-    if view == "full":
-        if isinstance(metric, str):
-            return lambda *factors: FULL[metric](model, factors)
-        return _one_number(metric)
-    if isinstance(metric, str):
-        return lambda a, C, *angles: REDUCED[metric](model, a, C, *angles)
-    scale, own = model.singular_value_scale if raw else 1.0, _one_number(metric)
-    return lambda a, C, *angles: own(a * scale)
+# Named metrics are few. Of one's own, each function has its own program, and the oldest go.
+_named = jax.jit(_every, static_argnames=("metric", "flow"))
+
+
+@functools.lru_cache(maxsize=64)
+def _own(metric: Callable[..., Any], flow: str | None) -> Callable[..., Any]:
+    return jax.jit(functools.partial(_every, metric, flow))
+
+
+def as_function(metric: Metric, view: ReducedView, scale: float = 1.0) -> Callable[..., Any]:
+    """The metric as a function of the arrays of a reduced state."""
+    return lambda a, C, *angles: _value(metric, view, scale, (a, C, *angles))
 
 
 def _one_number(metric: Callable[..., Any]) -> Callable[..., Any]:
@@ -321,20 +347,3 @@ def _clock_scale(model: UFM, view: str, raw: bool, flow: str | None) -> float:
         return model.time_scale if raw else 1.0
     # Path length is measured in parameter space (full) or in the run's singular values (reduced).
     return 1 / model.singular_value_scale if raw and view == "reduced" else 1.0
-
-
-def _reduced_velocity(model: UFM, arrays, flow: str):
-    return model.reduced_velocity(*arrays, normalized=flow == "normalized")
-
-
-def _full_velocity(model: UFM, factors, flow: str):
-    direction, slowness = model.full_drive(model.logits(factors))
-    velocity = model.pull_back(factors, direction)
-    if model.penalized:
-        slow = jnp.exp(-slowness)
-        velocity = model.decayed(factors, tuple(v * slow for v in velocity))
-        slowness = jnp.zeros_like(slowness)
-    if flow == "normalized":
-        length = jnp.sqrt(sum(jnp.sum(v**2) for v in velocity))
-        return tuple(v / length for v in velocity)
-    return tuple(v * jnp.exp(-slowness) for v in velocity)

@@ -8,13 +8,12 @@ $(\cos\varphi\,e_1, -\sin\varphi\,e_2)$ turns, with $e_b$ constant on the sample
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.algebra.bases import AbelianGroup, Sylvester, check_group, make_basis, mean_of_pairs
+from hadaflow.algebra.bases import Basis, check_group, mean_of_pairs
+from hadaflow.algebra.making import make_basis
 from hadaflow.base.errors import InputError, shown
 
 Block = tuple[int, int]
@@ -49,6 +48,9 @@ def check_imbalance(blocks: Any, classes: int, samples: int) -> tuple[Block, ...
 class BlockBasis:
     """Free modes of two blocks: those inside the first, those inside the second, the one between."""
 
+    paired: ClassVar[bool] = True
+    turns: ClassVar[bool] = True
+    angles: ClassVar[int] = 1  # of the mode between the blocks
     blocks: tuple[Block, Block]
     groups: tuple[tuple[int, ...] | None, ...]
 
@@ -78,7 +80,7 @@ class BlockBasis:
         return cls((first, second), checked)
 
     @functools.cached_property
-    def inner(self) -> tuple[Sylvester | AbelianGroup | None, ...]:
+    def inner(self) -> tuple[Basis | None, ...]:
         """The basis inside each block; a block of one class has none."""
         return tuple(
             None if count == 1 else make_basis(count, group)
@@ -112,13 +114,17 @@ class BlockBasis:
     def _repeated(self) -> np.ndarray:
         return np.repeat(np.arange(self.modes), self.multiplicity)
 
-    def expand(self, a):
+    def expand(self, a, axis: int = -1):
         """The K − 1 singular values of the free modes, each as often as its multiplicity."""
-        return a[..., self._repeated]
+        return a[self._repeated] if axis == 0 else a[..., self._repeated]
 
     def fold(self, values):
         """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
         return mean_of_pairs(values, self.multiplicity)
+
+    @property
+    def modes_in_words(self) -> str:
+        return "free modes inside the two blocks, then the one between them"
 
     def describe(self) -> str:
         """The modes in words."""
@@ -142,8 +148,33 @@ class BlockBasis:
         between = np.concatenate([np.full(K1, K2), np.full(K2, -K1)]) / math.sqrt(K * K1 * K2)
         return np.concatenate([*columns, between[:, None]], axis=1)
 
+    @property
+    def balanced_angle(self) -> float:
+        """What the mode between the blocks would have without the imbalance."""
+        return math.atan2(*(math.sqrt(count) for count, _ in self.blocks))
+
+    def right_vectors(self, samples: int, angles: np.ndarray | None = None) -> np.ndarray:
+        """Vectors of the samples, one column for each of the K modes, trivial first."""
+        assert angles is not None
+        columns = self._sample_vectors
+        first, second = columns[:, -2], columns[:, -1]
+        between = np.cos(angles) * first + np.sin(angles) * second
+        inside = np.broadcast_to(columns[:, :-2], (*angles.shape[:-1], *columns[:, :-2].shape))
+        return np.concatenate([inside, between[..., None]], axis=-1)
+
+    def read_logits(
+        self, Z: np.ndarray, samples: int
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """All K singular values of a Hadamard state, its angle, and the vectors of the samples."""
+        V = self._sample_vectors
+        inner = self.vectors.T @ Z @ V
+        a = np.diagonal(inner, axis1=-2, axis2=-1).copy()
+        between = np.maximum(inner[..., -1, -2:], 0.0)
+        a[..., -1] = np.hypot(between[..., 0], between[..., 1])
+        return a, np.arctan2(between[..., 1], between[..., 0])[..., None], V
+
     @functools.cached_property
-    def sample_vectors(self) -> np.ndarray:
+    def _sample_vectors(self) -> np.ndarray:
         """Right vectors, samples × (K + 1): trivial (unused), inside the blocks, e_1 and −e_2."""
         (K1, n1), (K2, n2) = self.blocks
         counts = np.repeat([n1, n2], [K1, K2])
@@ -151,87 +182,3 @@ class BlockBasis:
         first = np.repeat([1.0, 0.0], [K1 * n1, K2 * n2]) / math.sqrt(K1 * n1)
         second = np.repeat([0.0, -1.0], [K1 * n1, K2 * n2]) / math.sqrt(K2 * n2)
         return np.concatenate([left[:, :-1], first[:, None], second[:, None]], axis=1)
-
-    # --- what a sample of each block sees, for raw singular values --------------------------------
-
-    def margins(self, a, angle) -> list[tuple[Any, Any]]:
-        """For each block the margins over its own classes, and the one over the other block."""
-        (K1, _), (K2, _) = self.blocks
-        first, found = 0, []
-        shares = (jnp.cos(angle[..., 0]), jnp.sin(angle[..., 0]))
-        for (count, n), basis, share in zip(self.blocks, self.inner, shares, strict=True):
-            modes = 0 if basis is None else basis.modes
-            inside = a[..., first : first + modes] / (count * math.sqrt(n))
-            first += modes
-            across = math.sqrt((K1 + K2) / (K1 * K2 * count * n)) * a[..., -1] * share
-            if basis is None:
-                found.append((inside, across))
-            else:
-                total = jnp.sum(basis.expand(inside), axis=-1)
-                found.append((jnp.asarray(basis.psi(inside)), across + total))
-        return found
-
-    def log_wrong(self, a, angle, temperature: float) -> list[Any]:
-        """For each block log Σ e^{−margin} over the wrong classes."""
-        sums = []
-        for k, (own, other) in enumerate(self.margins(a, angle)):
-            exponents = self._exponents(k, own, other, temperature)
-            sums.append(jax.nn.logsumexp(exponents, axis=-1))
-        return sums
-
-    def _exponents(self, k: int, own, other, temperature: float):
-        """Logs of the odds of the own block's classes, with multiplicity, and of all of the other's."""
-        basis, strangers = self.inner[k], self.blocks[1 - k][0]
-        counts = np.zeros(0) if basis is None else np.log(basis.multiplicity)
-        counts = np.broadcast_to(counts, own.shape)
-        across = math.log(strangers) - other / temperature
-        return jnp.concatenate([counts - own / temperature, across[..., None]], axis=-1)
-
-    def drive(self, a, angle, temperature: float, smoothing: float) -> tuple[Any, Any, Any]:
-        r"""Forces on the modes as (along, across, log slowness), for raw `a`.
-
-        Inside block b $g_\chi = (\sum_{g\ne0}(1 - \chi(g))e^{-x_g} + K_{b'}e^{-y})/D_b$ times
-        $\sqrt{n_b}$; between the blocks $B_1\cos\varphi + |B_2|\sin\varphi$ along the right vector and
-        $|B_2|\cos\varphi - B_1\sin\varphi$ across it, $B_1 = \sqrt{n_1KK_2}\,p_{2|1}$.
-        """
-        K = self.classes
-        parts, slownesses, pulls, pull_logs = [], [], [], []
-        for k, (own, other) in enumerate(self.margins(a, angle)):
-            basis, (_, n), strangers = self.inner[k], self.blocks[k], self.blocks[1 - k][0]
-            exponents = self._exponents(k, own, other, temperature)
-            total = jax.nn.logsumexp(exponents, axis=-1, keepdims=True)
-            slowness = jax.nn.softplus(-total)
-            share = jnp.exp(exponents - total)
-            if basis is not None:
-                odds = share[..., :-1] / np.broadcast_to(basis.multiplicity * 1.0, own.shape)
-                direction = jnp.asarray(basis.psi(odds)) + share[..., -1:]
-                parts.append(math.sqrt(n) * direction)
-                slownesses.append(jnp.broadcast_to(slowness, direction.shape))
-            pulls.append(math.sqrt(n * K * strangers) / strangers * share[..., -1:])
-            pull_logs.append(slowness)
-        # The between-block mode feels both blocks: their common factor is the larger one.
-        slow = jnp.minimum(*pull_logs)
-        B1, B2 = (pull * jnp.exp(slow - log) for pull, log in zip(pulls, pull_logs, strict=True))
-        if smoothing:  # y − ν itself, without slowness
-            parts = [
-                p * jnp.exp(-s) - smoothing * math.sqrt(n)
-                for p, s, n in zip(parts, slownesses, self._inner_samples, strict=True)
-            ]
-            slownesses = [jnp.zeros_like(s) for s in slownesses]
-            B1, B2 = (
-                B * jnp.exp(-slow) - smoothing / K * math.sqrt(n * K * strangers)
-                for B, (_, n), (strangers, _) in zip(
-                    (B1, B2), self.blocks, self.blocks[::-1], strict=True
-                )
-            )
-            slow = jnp.zeros_like(slow)
-        along = B1 * jnp.cos(angle) + B2 * jnp.sin(angle)
-        across = B2 * jnp.cos(angle) - B1 * jnp.sin(angle)
-        radial = jnp.concatenate([*parts, along], axis=-1) / temperature
-        return radial, across / temperature, jnp.concatenate([*slownesses, slow], axis=-1)
-
-    @property
-    def _inner_samples(self) -> list[int]:
-        return [
-            n for (_, n), basis in zip(self.blocks, self.inner, strict=True) if basis is not None
-        ]

@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
-import jax
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from hadaflow.algebra.bases import Sylvester
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError, shown
+from hadaflow.model.fitting import check_all_modes, fitted, result_units
+from hadaflow.model.layers import excess
 from hadaflow.model.states import RAW, Spectrum, check_units
 from hadaflow.model.ufm import MSE, UFM, check_model
 
@@ -42,12 +42,12 @@ def linearized(model: UFM, start: Any, times: Any, units: str | None = None) -> 
     in scaled units: independent sigmoids, right while $\|a\|_1 \ll 1$. Depth 2, balanced.
     """
     check_model(model)
-    if model.loss == MSE or model.depth != 2:
+    if not model.loss_kind.softmax or model.depth != 2:
         raise InputError(
             "Argument `model` must be cross-entropy at depth 2 for the linearized solution, "
             f"but is {model.loss} at depth {model.depth}."
         )
-    plain = model.imbalance is None and isinstance(model.basis, Sylvester)
+    plain = model.imbalance is None and not model.basis.paired
     if model.settles or model.penalized or model.temperature != 1 or not plain:
         raise InputError(
             "Argument `model` must have hard labels, temperature 1, no `weight_decay` and the "
@@ -98,10 +98,10 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
             "Argument `model` must have balanced classes: with `imbalance` there is no closed form; "
             "`solve` until Steady() finds it."
         )
-    model.check_all_modes()
+    check_all_modes(model)
     scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
     if model.penalized:
-        if model.soft_labels or model.loss == MSE:
+        if model.soft_labels or not model.loss_kind.softmax:
             raise InputError(
                 "Argument `model` must have penalties with hard labels and cross-entropy, or soft labels "
                 "without penalties: both together have no closed form; `solve` until Steady() finds it."
@@ -121,20 +121,15 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     if np.any(q == 0):
         raise InputError("Argument `model` must have labels that are positive for every class.")
     logs = np.log(q)
-    with jax.ensure_compile_time_eval():  # a constant, also where a metric is being compiled
-        complement = model.basis.psi(logs[model.basis.representatives][1:])  # Σ (1 − Re χ) log q
+    complement = model.basis.psi(logs[model.basis.representatives][1:])  # Σ (1 − Re χ) log q
     a = model.temperature / model.classes * (np.sum(logs) - complement)
     return a * (model.singular_value_scale / scale)
 
 
 def too_strong(model: UFM) -> bool:
     """Are the penalties so strong that no state with all singular values equal can rest?"""
-    if (
-        not all(model.decays)
-        or model.loss == MSE
-        or model.soft_labels
-        or model.imbalance is not None
-    ):
+    hard = model.loss_kind.softmax and not model.soft_labels
+    if not (hard and all(model.decays)) or model.imbalance is not None:
         return False
     return model.depth > 1 and _penalized_fixed_point(model) == 0.0
 
@@ -172,7 +167,7 @@ def _penalized_fixed_point(model: UFM) -> float:
 
 
 def _one_spectrum(model: UFM, start: Any, units: str | None) -> Spectrum:
-    given = model.scaled(start, units)
+    given = fitted(model, start, units)
     if given.a.ndim != 1:
         raise InputError(
             f"Argument `start` must be one spectrum, but is a batch of shape {given.a.shape}."
@@ -181,7 +176,7 @@ def _one_spectrum(model: UFM, start: Any, units: str | None) -> Spectrum:
 
 
 def _scales(model: UFM, start: Any, units: str | None) -> tuple[float, float]:
-    raw = model.result_units(start, units) == RAW
+    raw = result_units(start, units) == RAW
     return (model.time_scale, model.singular_value_scale) if raw else (1.0, 1.0)
 
 
@@ -195,8 +190,8 @@ def mse_singular_values(model: UFM, a0: np.ndarray, C: np.ndarray, t: np.ndarray
     K, t = model.classes, t[:, None]
     if model.depth == 1:
         return 1 / K + (a0 - 1 / K) * np.exp(-K * t)
-    excess = model.excess(a0, C)
-    w0 = a0 + excess
+    excess0 = excess(a0, C)
+    w0 = a0 + excess0
     moving = w0 > 0  # a balanced zero stays zero
     double_A = np.where(moving, a0 + w0, 1.0)
     rate = np.hypot(1.0, K * C / 2)
@@ -212,7 +207,7 @@ def mse_singular_values(model: UFM, a0: np.ndarray, C: np.ndarray, t: np.ndarray
     delta = np.where(
         small, np.log1p(np.where(small, change, 0.0)), np.log(settled + begun) - np.log(slowed)
     )
-    return np.where(moving, a0 * np.exp(delta) + excess * np.sinh(delta), 0.0)
+    return np.where(moving, a0 * np.exp(delta) + excess0 * np.sinh(delta), 0.0)
 
 
 def mse_path_length(model: UFM, a0: np.ndarray, C: np.ndarray, us: np.ndarray) -> np.ndarray:
@@ -243,6 +238,11 @@ def mse_path_length(model: UFM, a0: np.ndarray, C: np.ndarray, us: np.ndarray) -
     return total[np.searchsorted(ends_[order], np.minimum(us, last), side="right") - 1]
 
 
+def _length(model: UFM, moved: np.ndarray) -> np.ndarray:
+    """Euclidean norm over all K modes, pairs counted twice."""
+    return np.sqrt(moved**2 @ model.multiplicity_of_modes)
+
+
 def _mse_lengths(model: UFM, a0, C, left, right, count: int) -> np.ndarray:
     """Path length of each piece by a Gauss–Legendre rule of `count` points in u."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
@@ -251,5 +251,5 @@ def _mse_lengths(model: UFM, a0, C, left, right, count: int) -> np.ndarray:
     t = np.expm1(u.ravel())
     a = mse_singular_values(model, a0, C, t)
     w = np.ones_like(a) if model.depth == 1 else np.hypot(a, C / 2)
-    speed = np.linalg.norm(model.all_values(w * (1 - model.classes * a)), axis=1) * (1 + t)
+    speed = _length(model, w * (1 - model.classes * a)) * (1 + t)
     return (speed.reshape(u.shape) @ weights) * width[:, 0] / 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.algebra.bases import AbelianGroup, Sylvester, check_group, negatives
+from hadaflow.algebra.bases import Basis, check_group, negatives
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError, shown
 
@@ -42,7 +42,7 @@ def hierarchical_labels(masses: Sequence[float], group: Sequence[int]) -> tuple[
     return tuple(float(given[k] / counts[k]) for k in level)
 
 
-def check_labels(q: Any, basis: Sylvester | AbelianGroup) -> tuple[float, ...]:
+def check_labels(q: Any, basis: Basis) -> tuple[float, ...]:
     """Label probabilities as a tuple: one for each class, sum 1, the same for g and −g."""
     given = _probabilities("label_distribution", q)
     if len(given) != basis.classes:

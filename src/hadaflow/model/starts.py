@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.base.checks import as_number, as_numbers
-from hadaflow.base.errors import InputError, check_whole_number, shown
+from hadaflow.base.checks import as_number, as_numbers, check_positive, check_whole_number
+from hadaflow.base.errors import InputError, shown
 from hadaflow.base.memory import require_memory
+from hadaflow.model.fitting import (
+    as_spectrum,
+    check_parameters,
+    check_reduced_view,
+    fitted,
+    result_units,
+)
 from hadaflow.model.layers import differences, layer_values
 from hadaflow.model.states import RAW, Parameters, Spectrum, spectrum
 from hadaflow.model.ufm import UFM, check_model
@@ -35,7 +42,7 @@ def hadamard(
     """
     layers, angles = _layer_spectra(model, start, units)
     _check_fits(model, int(np.prod(layers[0].shape[:-1])))
-    U, V = model.modes_of_view.vectors, _right_vectors(model, angles)
+    U, V = model.modes_of_view.vectors, model.modes_of_view.right_vectors(model.samples, angles)
     transposed = np.swapaxes(V, -1, -2)
     if model.depth == 1:
         return Parameters(((U * layers[0][..., None, :]) @ transposed,))
@@ -97,18 +104,10 @@ def project(model: UFM, state: Parameters) -> Spectrum:
     of this width can start with.
     """
     check_model(model)
-    state = _with_logits(model.check_parameters(state))
-    model.check_reduced_view()
-    U = model.modes_of_view.vectors
-    V = model.blocks.sample_vectors if model.imbalance is not None else _right_vectors(model, None)
-    inner = U.T @ state.Z @ V
-    a = np.diagonal(inner, axis1=-2, axis2=-1).copy()
-    angles = None
-    if model.imbalance is not None:
-        between = np.maximum(inner[..., -1, -2:], 0.0)
-        a[..., -1] = np.hypot(between[..., 0], between[..., 1])
-        angles = np.arctan2(between[..., 1], between[..., 0])[..., None]
-    C = _layer_differences(model, state, U, V)
+    state = _with_logits(check_parameters(model, state))
+    check_reduced_view(model)
+    a, angles, V = model.modes_of_view.read_logits(state.Z, model.samples)
+    C = _layer_differences(model, state, model.modes_of_view.vectors, V)
 
     def folded(values):
         kept = model.modes_of_view.fold(values[..., 1:])
@@ -175,7 +174,7 @@ def distance_from_hadamard(model: UFM, state: Parameters) -> Any:
     over all ways to part the product in two. For balanced classes.
     """
     check_model(model)
-    factors = model.check_parameters(state).factors
+    factors = check_parameters(model, state).factors
     with np.errstate(over="ignore", invalid="ignore"):
         if model.depth == 1:
             found = _distance_of_logits(model, factors[0])
@@ -193,7 +192,7 @@ def distance_from_hadamard(model: UFM, state: Parameters) -> Any:
 
 
 def _distance_of_logits(model: UFM, Z: np.ndarray) -> Any:
-    U, V = model.basis.vectors, _right_vectors(model, None)
+    U, V = model.basis.vectors, model.basis.right_vectors(model.samples)
     diagonal = np.diagonal(U.T @ Z @ V, axis1=-2, axis2=-1)
     signal = np.sum(np.maximum(diagonal, 0.0) ** 2, axis=-1)
     total = np.sum(Z**2, axis=(-2, -1))
@@ -208,7 +207,7 @@ def _over(part: Any, whole: Any, nothing: float) -> Any:
 def _distance_of_pair(model: UFM, left: np.ndarray, right: np.ndarray) -> Any:
     K, n = model.classes, model.samples
     W = model.basis.vectors.T @ left
-    means = np.swapaxes(right @ _right_vectors(model, None), -1, -2)
+    means = np.swapaxes(right @ model.basis.right_vectors(model.samples), -1, -2)
     grouped = right.reshape(*right.shape[:-1], K, n)
     within = (grouped - grouped.mean(axis=-1, keepdims=True)).reshape(right.shape)
     rows = np.concatenate([W, means, np.swapaxes(within, -1, -2)], axis=-2)
@@ -222,31 +221,72 @@ def _distance_of_pair(model: UFM, left: np.ndarray, right: np.ndarray) -> Any:
     return _over(norm(gram - expected, axis=(-2, -1)), norm(gram, axis=(-2, -1)), 0.0)
 
 
-def gaussian(model: UFM, scale: float, seed: int | Sequence[int]) -> Parameters:
+def gaussian(model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0) -> Parameters:
     """Independent normal entries of standard deviation `scale` in every matrix.
 
-    A list of seeds gives a batch, entry by entry the same as one seed at a time.
+    Left out, it is the paper's e^−6/√K. A list of seeds gives a batch, entry by entry the same as one
+    seed at a time.
     """
     check_model(model)
-    scale = check_scale(model, scale)
-    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str) and np.ndim(seed):
-        if len(seed) == 0:
-            raise InputError("Argument `seed` must hold at least one seed, but is empty.")
-        seeds = [_check_seed(s) for s in seed]
-        _check_fits(model, len(seeds))
-        runs = [gaussian(model, scale, s).factors for s in seeds]
-        return Parameters(tuple(np.stack(f) for f in zip(*runs, strict=True)), seeds)
-    _check_fits(model, 1)
-    checked = _check_seed(seed)
-    rng = np.random.default_rng(checked)
-    return Parameters(tuple(scale * rng.standard_normal(s) for s in model.factor_shapes), checked)
+    scale = check_scale(model, default_scale(model) if scale is None else scale)
+    seeds, several = _check_seeds(seed)
+    _check_fits(model, len(seeds))
+    rngs = [np.random.default_rng(s) for s in seeds]
+    runs = [[scale * rng.standard_normal(s) for s in model.factor_shapes] for rng in rngs]
+    if not several:
+        return Parameters(tuple(runs[0]), seeds[0])
+    return Parameters(tuple(np.stack(f) for f in zip(*runs, strict=True)), seeds)
+
+
+def uniform_spectrum(
+    model: UFM, low: float, high: float, seed: int | Sequence[int] = 0, C: Any = None,
+    units: str | None = None,
+) -> Spectrum:  # fmt: skip
+    """Singular values drawn independently and evenly between `low` and `high`, one for each mode.
+
+    A list of seeds gives a batch.
+
+    Examples:
+        >>> uniform_spectrum(UFM(4), 1.0, 1.0).a
+        array([1., 1., 1.])
+    """
+    check_model(model)
+    low, high = as_number("low", low), as_number("high", high)
+    if not 0 <= low <= high < math.inf:
+        raise InputError(
+            "Arguments `low` and `high` must be numbers with 0 ≤ low ≤ high, but are "
+            f"{shown(low)} and {shown(high)}."
+        )
+    seeds, several = _check_seeds(seed)
+    drawn = [np.random.default_rng(s).uniform(low, high, model.modes) for s in seeds]
+    return spectrum(np.array(drawn) if several else drawn[0], C, units)
+
+
+def random_hadamard(
+    model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0, C: Any = None
+) -> Parameters:
+    """Hadamard starts of the size that Gaussian ones of standard deviation `scale` have.
+
+    Singular values between half and three halves of scale²·K√n (raw), with differences `C`, raw too.
+    """
+    check_model(model)
+    scale = check_scale(model, default_scale(model) if scale is None else scale)
+    size = scale**2 * model.singular_value_scale
+    seeds, several = _check_seeds(seed)
+    drawn = uniform_spectrum(model, 0.5, 1.5, seed)
+    if several and C is not None and np.ndim(C):
+        C = np.tile(np.asarray(C, dtype=float), (len(seeds), *(1,) * np.ndim(C)))
+    return hadamard(model, spectrum(drawn.a * size, C, units=RAW))
+
+
+def default_scale(model: UFM) -> float:
+    """Standard deviation of an entry of the paper's small Gaussian starts, e^−6/√K."""
+    return math.exp(-6) / math.sqrt(model.classes)
 
 
 def check_scale(model: UFM, scale: Any) -> float:
     """Refuse entries whose products are no numbers."""
-    scale = as_number("scale", scale, "a positive number")
-    if not 0 < scale < np.inf:
-        raise InputError(f"Argument `scale` must be a positive number, but is {shown(scale)}.")
+    scale = check_positive("scale", scale)
     largest = 10 ** (_LARGEST_LOGITS / model.depth)
     if scale > largest:
         raise InputError(
@@ -270,7 +310,7 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
     """
     check_model(model)
     count = model.classes - (not model.has_constant_mode)
-    values = np.exp(log_singular_values(model, _with_logits(model.check_parameters(start)), count))
+    values = np.exp(log_singular_values(model, _with_logits(check_parameters(model, start)), count))
     if order == "ascending":
         values = values[..., ::-1]
     elif not isinstance(order, str):
@@ -292,62 +332,32 @@ def _layer_spectra(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Raw singular values of the layers for all K modes, the trivial one zero unless given; angles."""
     check_model(model)
-    model.check_reduced_view()
-    given = model.as_spectrum(start)
+    check_reduced_view(model)
+    given = as_spectrum(model, start)
     trivial = None
-    if given.modes == model.modes + 1 and not model.has_constant_mode and model.imbalance is None:
+    if (
+        given.modes == model.modes + 1
+        and not model.has_constant_mode
+        and not model.modes_of_view.turns
+    ):
         # The trivial mode of a cross-entropy start: check the others, keep it.
         trivial = Spectrum(given.a[..., :1], given.C[..., :1], given.units, given.angles)
         kept = None if given.angles is None else given.angles[..., 1:]
         given = Spectrum(given.a[..., 1:], given.C[..., 1:], given.units, kept)
-    scaled = model.scaled(given, units)
+    scaled = fitted(model, given, units)
     a, C = scaled.a * model.singular_value_scale, scaled.C * model.difference_scale
     if model.has_constant_mode:
         trivial_a, trivial_C = a[..., :1], C[..., :1]
     else:
         trivial_a, trivial_C = np.zeros_like(a[..., :1]), np.zeros_like(C[..., :1])
     if trivial is not None:
-        in_raw = model.result_units(given, given.units or units) == RAW
+        in_raw = result_units(given, given.units or units) == RAW
         trivial_a = trivial.a * (1.0 if in_raw else model.singular_value_scale)
         if np.any(trivial.C):
             trivial_C = trivial.C * (1.0 if in_raw else model.difference_scale)
     a = np.concatenate([trivial_a, model.nontrivial(a)], axis=-1)
     C = np.concatenate([trivial_C, model.nontrivial(C)], axis=-1)
     return layer_values(model.depth, a, C), scaled.angles
-
-
-def _right_vectors(model: UFM, angles: np.ndarray | None) -> np.ndarray:
-    r"""Vectors of the samples, one column for each of the K modes, trivial first.
-
-    $U\otimes 1/\sqrt n$, each pair of conjugate characters turned by its phase.
-    """
-    if model.imbalance is not None:
-        assert angles is not None
-        columns = model.blocks.sample_vectors
-        first, second = columns[:, -2], columns[:, -1]
-        between = np.cos(angles) * first + np.sin(angles) * second
-        inside = np.broadcast_to(columns[:, :-2], (*angles.shape[:-1], *columns[:, :-2].shape))
-        return np.concatenate([inside, between[..., None]], axis=-1)
-    U = model.basis.vectors
-    if angles is not None:
-        U = _turned(model, U, angles)
-    return np.repeat(U, model.samples, axis=-2) / np.sqrt(model.samples)
-
-
-def _turned(model: UFM, U: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """Columns of U with the planes of conjugate pairs turned, the real ones with their sign."""
-    phases = model.basis.expand(angles)
-    turned = np.array(np.broadcast_to(U, (*angles.shape[:-1], *U.shape)))
-    multiplicity = model.basis.multiplicity
-    starts = 1 + np.cumsum(multiplicity) - multiplicity
-    singles, pairs = starts[multiplicity == 1], starts[multiplicity == 2]
-    turned[..., singles] *= np.cos(phases[..., None, singles - 1]).round()
-    cos, sin = np.cos(phases[..., None, pairs - 1]), np.sin(phases[..., None, pairs - 1])
-    first, second = U[:, pairs], U[:, pairs + 1]
-    # Z takes cos to λ's phase: the right vectors turn the other way.
-    turned[..., pairs] = cos * first + sin * second
-    turned[..., pairs + 1] = cos * second - sin * first
-    return turned
 
 
 def _rotations(rotation: Any, d: int, count: int) -> list[np.ndarray]:
@@ -377,6 +387,15 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
             f"shape {matrix.shape}" + (" and is not orthogonal." if matrix.shape == (d, d) else ".")
         )
     return matrix
+
+
+def _check_seeds(seed: Any) -> tuple[list[int], bool]:
+    """One seed or several, and which of the two."""
+    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str) and np.ndim(seed):
+        if len(seed) == 0:
+            raise InputError("Argument `seed` must hold at least one seed, but is empty.")
+        return [_check_seed(s) for s in seed], True
+    return [_check_seed(seed)], False
 
 
 def _check_seed(seed: Any) -> int:

@@ -39,8 +39,8 @@ class Spectrum:
     def modes(self) -> int:
         return self.a.shape[-1]
 
-    def row(self, i: int) -> "Spectrum":
-        """One spectrum of a batch."""
+    def row(self, i: Any) -> "Spectrum":
+        """One spectrum of a batch, or those of a list of numbers."""
         angles = None if self.angles is None else self.angles[i]
         return Spectrum(self.a[i], self.C[i], self.units, angles)
 
@@ -195,3 +195,26 @@ def parameters(*matrices: Any) -> Parameters:
                 f"{left.shape} and {right.shape} do not."
             )
     return Parameters(factors)
+
+
+def check_factors(
+    state: Any, wanted: tuple[tuple[int, int], ...], batch: bool = True
+) -> Parameters:
+    """Refuse matrices that have not the shapes of a model, and several of them if not `batch`."""
+    if not isinstance(state, Parameters):
+        raise InputError(
+            f"A full state is needed here (`parameters(W, H)`), but a {type(state).__name__} was "
+            "given."
+        )
+    factors = tuple(as_numbers("start", f, copy=None) for f in state.factors)
+    shapes = tuple(f.shape[-2:] for f in factors)
+    if shapes != wanted or len({f.shape[:-2] for f in factors}) > 1:
+        raise InputError(
+            f"Argument `start` must have matrices of shapes {wanted}, but has {shapes}."
+        )
+    if not all(np.all(np.isfinite(f)) for f in factors):
+        raise InputError("Argument `start` must have matrices of finite numbers.")
+    checked = Parameters(factors, state.seed)
+    if checked.batch and not batch:
+        raise InputError(f"Argument `start` must be one state, but is a batch of {checked.batch}.")
+    return checked

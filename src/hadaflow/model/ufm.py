@@ -1,35 +1,39 @@
 r"""The unconstrained features model: one problem statement, two views.
 
 *Full view*: the parameter matrices, logits $Z = WH$, gradient flow of the loss (Eqs. 1 and 2).
-*Reduced view*: the logit singular values $a$ from a Hadamard start, in scaled units (Eq. 9):
-
-$$\frac{da_i}{dt} = a_i\,\frac{b_i}{D},\qquad b = \Psi e^{-\Psi a},\quad D = 1 + \sum_j e^{-(\Psi a)_j}.$$
-
-Both views describe their velocity by a *drive*: a direction of ordinary size and the logarithm of
-the factor by which the flow is slower than that. The factor reaches $e^{-10^5}$ and beyond, where
-the textbook form $1 - \nu$ has long rounded to zero.
+*Reduced view*: the logit singular values $a$ from a Hadamard start, in scaled units (Eq. 9). Their
+equations are in `views`, made from what is said here.
 """
 
 import dataclasses
 import functools
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.algebra.bases import pad, with_front
-from hadaflow.base.errors import InputError
+from hadaflow.algebra.bases import Basis, check_group
+from hadaflow.algebra.making import make_basis
+from hadaflow.algebra.padding import modes_first, modes_last
+from hadaflow.base.checks import as_number, check_positive, check_whole_number
+from hadaflow.base.errors import InputError, shown
+from hadaflow.base.lazy import jnp
 from hadaflow.base.precision import float64
-from hadaflow.model import layers, phases
-from hadaflow.model.problem import CROSS_ENTROPY, MSE, Problem
-from hadaflow.model.states import Parameters
+from hadaflow.model.blocks import BlockBasis, check_imbalance
+from hadaflow.model.labels import check_labels, difference_table
+from hadaflow.model.losses import LOSSES, CrossEntropy, Loss, MeanSquaredError
+from hadaflow.model.states import Parameters, check_factors
 
-__all__ = ["CROSS_ENTROPY", "MSE", "UFM", "check_model", "log_softplus"]
+if TYPE_CHECKING:
+    from hadaflow.model.views.full import FullView
+    from hadaflow.model.views.reduced import ReducedView
+
+CROSS_ENTROPY, MSE = CrossEntropy.name, MeanSquaredError.name
+_MOST_SAMPLES = 10**12  # per class, and of the width: what is made of them stays within doubles
 
 
 @dataclasses.dataclass(frozen=True)
-class UFM(Problem):
+class UFM:
     r"""The unconstrained features model (Eq. 1): free features, linear classifier.
 
     Args:
@@ -59,7 +63,365 @@ class UFM(Problem):
         (7, 5)
     """
 
-    # --- reduced view, in scaled units -----------------------------------------------------------
+    classes: int
+    samples: int = 1
+    width: int | None = None
+    depth: int = 2
+    loss: str = CROSS_ENTROPY
+    reduction: str = "sum"
+    group: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None
+    label_smoothing: float = 0.0
+    label_distribution: tuple[float, ...] | None = None
+    temperature: float = 1.0
+    weight_decay: float | tuple[float, ...] = 0.0
+    imbalance: tuple[tuple[int, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("classes", None), ("samples", _MOST_SAMPLES), ("depth", None)):
+            checked = check_whole_number(name, getattr(self, name), most=most)
+            object.__setattr__(self, name, checked)
+        self._check_shape()
+        self._check_loss()
+        self._check_labels()
+        object.__setattr__(self, "weight_decay", _check_decay(self.weight_decay, self.depth))
+
+    def _check_shape(self) -> None:
+        if self.imbalance is not None:
+            checked = check_imbalance(self.imbalance, self.classes, self.samples)
+            object.__setattr__(self, "imbalance", checked)
+        if self.group is not None and self.imbalance is None:
+            orders = check_group(self.group)
+            object.__setattr__(self, "group", orders)
+            if math.prod(orders) != self.classes:
+                raise InputError(
+                    f"Argument `group` must have `classes` = {self.classes} elements, but "
+                    f"{orders} has {math.prod(orders)}."
+                )
+        if self.imbalance is None:
+            make_basis(self.classes, self._orders)  # refuses a number of classes it does not fit
+        elif self.group is not None or len(self.imbalance) == 2:
+            groups = BlockBasis.make(self.imbalance, self.group).groups
+            object.__setattr__(self, "group", None if self.group is None else groups)
+        if self.depth > 100:
+            raise InputError(f"Argument `depth` must be from 1 to 100, but is {shown(self.depth)}.")
+        if self.width is None:
+            object.__setattr__(self, "width", self.classes)
+        elif self.depth == 1:
+            raise InputError(
+                f"Argument `width` does not apply at depth 1 (there are no features), "
+                f"but is {self.width}."
+            )
+        object.__setattr__(
+            self, "width", check_whole_number("width", self.width, most=_MOST_SAMPLES)
+        )
+
+    def _check_loss(self) -> None:
+        if self.loss not in LOSSES:
+            allowed = " or ".join(f'"{name}"' for name in LOSSES)
+            raise InputError(f"Argument `loss` must be {allowed}, but is {shown(self.loss)}.")
+        if self.reduction not in ("sum", "mean"):
+            raise InputError(
+                f'Argument `reduction` must be "sum" or "mean", but is {shown(self.reduction)}.'
+            )
+
+    def _check_labels(self) -> None:
+        object.__setattr__(self, "temperature", check_positive("temperature", self.temperature))
+        smoothing = as_number("label_smoothing", self.label_smoothing)
+        object.__setattr__(self, "label_smoothing", smoothing)
+        if not 0 <= smoothing < 1:
+            raise InputError(
+                "Argument `label_smoothing` must be from 0 to below 1, "
+                f"but is {shown(self.label_smoothing)}."
+            )
+        if self.label_distribution is not None:
+            if self.label_smoothing:
+                raise InputError(
+                    "Give one of `label_smoothing` and `label_distribution`, but not both."
+                )
+            if self.imbalance is not None:
+                raise InputError(
+                    "Argument `label_distribution` is invariant under one group on all classes and "
+                    "does not go with `imbalance`; `label_smoothing` does."
+                )
+            checked = check_labels(self.label_distribution, self.basis)
+            object.__setattr__(self, "label_distribution", None if checked[0] == 1 else checked)
+        if not self.loss_kind.softmax and (self.soft_labels or self.temperature != 1):
+            raise InputError(
+                'Soft labels and temperature need loss = "cross_entropy": with '
+                f"{self.loss.upper()} there is no softmax."
+            )
+
+    # --- shape -----------------------------------------------------------------------------------
+
+    @property
+    def _orders(self) -> tuple[int, ...] | None:
+        return self.group  # pyright: ignore[reportReturnType] (one group, when classes are balanced)
+
+    @functools.cached_property
+    def basis(self) -> Basis:
+        """The basis of a model with balanced classes."""
+        if self.imbalance is not None:
+            raise InputError(
+                f"Classes with samples {self.samples_in_words} have no basis in common; what needs "
+                "one needs `imbalance` left out."
+            )
+        return make_basis(self.classes, self._orders)
+
+    @functools.cached_property
+    def blocks(self) -> BlockBasis:
+        """The bases of the two blocks of an imbalanced model."""
+        assert self.imbalance is not None
+        return BlockBasis.make(self.imbalance, self.group)
+
+    @functools.cached_property
+    def modes_of_view(self) -> Basis | BlockBasis:
+        """What the modes of a reduced state are: of one group, or of two blocks."""
+        return self.basis if self.imbalance is None else self.blocks
+
+    @property
+    def modes(self) -> int:
+        """Entries of a reduced state: the free modes of the basis, K − 1 for Sylvester.
+
+        One more for MSE, the constant mode first, because it learns too.
+        """
+        return self.modes_of_view.modes + self.has_constant_mode
+
+    @property
+    def has_constant_mode(self) -> bool:
+        return self.loss_kind.moves_constant
+
+    @functools.cached_property
+    def samples_by_class(self) -> np.ndarray:
+        """Number of samples of every class."""
+        if self.imbalance is None:
+            return np.full(self.classes, self.samples)
+        return np.concatenate([np.full(count, n) for count, n in self.imbalance])
+
+    @property
+    def total_samples(self) -> int:
+        return int(self.samples_by_class.sum())
+
+    @property
+    def mean_samples(self) -> float:
+        """Samples per class, n; their mean if classes differ."""
+        return self.total_samples / self.classes
+
+    @property
+    def samples_in_words(self) -> str:
+        """The blocks of an imbalanced model, classes × samples of each."""
+        return ", ".join(f"{count}×{n}" for count, n in self.imbalance or ())
+
+    @property
+    def factor_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the parameter matrices: W and H, or Z, with d × d ones between if deeper."""
+        K, N, d = self.classes, self.total_samples, self.feature_width
+        if self.depth == 1:
+            return ((K, N),)
+        return ((K, d), *((d, d),) * (self.depth - 2), (d, N))
+
+    @property
+    def factor_names(self) -> tuple[str, ...]:
+        """Names of the parameter matrices: W and H, or Z, or W1, W2, …, H."""
+        if self.depth < 3:
+            return ("Z",) if self.depth == 1 else ("W", "H")
+        return (*(f"W{layer}" for layer in range(1, self.depth)), "H")
+
+    @property
+    def feature_width(self) -> int:
+        assert self.width is not None
+        return self.width
+
+    # --- scale -----------------------------------------------------------------------------------
+
+    @property
+    def singular_value_scale(self) -> float:
+        """Raw singular value per scaled one, K√n."""
+        return self.classes * math.sqrt(self.mean_samples)
+
+    @property
+    def difference_scale(self) -> float:
+        """Raw difference C of squared layer singular values per scaled one, (K√n)^{2/N}."""
+        return self.singular_value_scale ** (2 / max(self.depth, 2))
+
+    @property
+    def time_scale(self) -> float:
+        """Scaled time per raw time: 2√n at depth 2, 1/K at depth 1; Kn times less for a mean."""
+        N = self.depth
+        scale = N * math.sqrt(self.mean_samples) * self.singular_value_scale ** (1 - 2 / N)
+        return scale / self.loss_divisor
+
+    @property
+    def loss_divisor(self) -> int:
+        return self.total_samples if self.reduction == "mean" else 1
+
+    @property
+    def penalized(self) -> bool:
+        return any(self.decays)
+
+    @property
+    def decays(self) -> tuple[float, ...]:
+        """λ of every layer: λ_W and λ_H at depth 2."""
+        assert isinstance(self.weight_decay, tuple)
+        return self.weight_decay
+
+    @property
+    def scaled_decays(self) -> tuple[float, ...]:
+        """λ of every layer per unit of scaled time."""
+        return tuple(decay / self.time_scale for decay in self.decays)
+
+    @property
+    def decay_strength(self) -> float:
+        r"""$\bar\lambda = (\prod_l\lambda_l)^{1/N}/\sqrt n$ (times Kn for a mean).
+
+        At depth 2 $\sqrt{\lambda_W\lambda_H/n}$, and from 1 on all modes die.
+        """
+        if not all(self.decays):
+            return 0.0
+        mean_log = math.fsum(math.log(decay) for decay in self.decays) / self.depth
+        return math.exp(mean_log) * self.loss_divisor / math.sqrt(self.mean_samples)
+
+    @property
+    def settles(self) -> bool:
+        """Does the flow end at a finite point, instead of growing for ever?"""
+        settled_labels = self.soft_labels and bool(np.all(self.label_probabilities > 0))
+        return self.loss_kind.settles or settled_labels or all(self.decays)
+
+    # --- labels ----------------------------------------------------------------------------------
+
+    @property
+    def soft_labels(self) -> bool:
+        """Is any label other than one-hot? Then the flow settles at a finite point."""
+        return self.label_smoothing > 0 or self.label_distribution is not None
+
+    def may_change_sign(self, C: np.ndarray) -> bool:
+        """Can labels pull a mode through zero? Balanced modes die there; others go on, with phase π.
+
+        Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its
+        own fixed point is.
+        """
+        unbalanced = self.depth == 1 or bool(np.any(C))
+        return self.soft_labels and unbalanced and not self.modes_of_view.turns
+
+    @functools.cached_property
+    def label_probabilities(self) -> np.ndarray:
+        """q: the probability of every class for a sample of class 0."""
+        if self.label_distribution is not None:
+            return np.array(self.label_distribution)
+        smooth = np.full(self.classes, self.label_smoothing / self.classes)
+        smooth[0] += 1 - self.label_smoothing
+        return smooth
+
+    @functools.cached_property
+    def one_hot(self) -> np.ndarray:
+        """The class of every sample, K × (all samples), samples in class order."""
+        return np.repeat(np.eye(self.classes), self.samples_by_class, axis=1)
+
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """Label matrix Y, K × (all samples): one-hot, or the soft labels of every sample."""
+        if not self.soft_labels:
+            return self.one_hot
+        if self.label_distribution is None:
+            s = self.label_smoothing
+            return (1 - s) * self.one_hot + s / self.classes
+        shifted = self.label_probabilities[difference_table(self.basis.group)]
+        return np.repeat(shifted, self.samples_by_class, axis=1)
+
+    @property
+    def largest_value(self) -> float:
+        """A singular value up to which it and the sum of all, in either units, are doubles."""
+        return self.loss_kind.largest / (self.classes * self.singular_value_scale)
+
+    @property
+    def largest_rank(self) -> int:
+        """What no logit matrix of this model can exceed: classes, or the width where that is less."""
+        return self.classes if self.depth == 1 else min(self.classes, self.feature_width)
+
+    @property
+    def rounding_of_logits(self) -> float:
+        """Singular values of the logits below this share of the largest are rounding."""
+        return max(self.classes, self.total_samples) * float(np.finfo(float).eps)
+
+    @property
+    def multiplicity_of_modes(self) -> np.ndarray:
+        """How many singular values each entry of a reduced state stands for."""
+        own = self.modes_of_view.multiplicity
+        return np.concatenate([[1], own]) if self.has_constant_mode else own
+
+    @property
+    def modes_in_words(self) -> str:
+        kind = self.modes_of_view.modes_in_words
+        return "the constant mode first, then " + kind if self.has_constant_mode else kind
+
+    # --- views and losses -------------------------------------------------------------------------
+
+    @property
+    def loss_per_energy(self) -> np.float64:
+        """What turns the loss of one sample into the loss: Kn for a sum, 1 for a mean."""
+        return np.float64(self.total_samples / self.loss_divisor)
+
+    @property
+    def traced_decays(self) -> np.ndarray | None:
+        """λ of every layer per unit of scaled time, None without penalties."""
+        return np.array(self.scaled_decays) if self.penalized else None
+
+    @property
+    def loss_kind(self) -> type[Loss]:
+        """The loss without its numbers."""
+        return LOSSES[self.loss]
+
+    def loss_function(self, labels: Any) -> Loss:
+        """The loss with its numbers; `labels`, if they are soft, in the form of a view."""
+        return self.loss_kind.of(self.temperature, labels if self.soft_labels else None)
+
+    @property
+    def loss_of_modes(self) -> Loss:
+        """Labels at the first member of every class {g, −g} but the trivial one."""
+        return self.loss_function(self.label_probabilities[self.basis.representatives][1:])
+
+    @property
+    def loss_of_classes(self) -> Loss:
+        """Labels of all wrong classes."""
+        return self.loss_function(self.label_probabilities[1:])
+
+    @property
+    def loss_of_blocks(self) -> Loss:
+        """The same label for every wrong class."""
+        return self.loss_function([self.label_smoothing / self.classes])
+
+    @property
+    def loss_of_matrices(self) -> Loss:
+        """Labels of all samples."""
+        return self.loss_function(self.labels if self.soft_labels else None)
+
+    @functools.cached_property
+    def view(self) -> "ReducedView":
+        """The equations of the reduced view: of symmetric states, or of two blocks of classes."""
+        from hadaflow.model.views.blocks import BlockView
+        from hadaflow.model.views.reduced import SymmetricView
+
+        return SymmetricView.of(self) if self.imbalance is None else BlockView.of(self)
+
+    def view_of(self, angles: Any) -> "ReducedView":
+        """`view`, or that of modes with phases, where balanced classes have angles."""
+        if angles is None or self.modes_of_view.turns:
+            return self.view
+        from hadaflow.model.views.circulant import CirculantView
+
+        return CirculantView.of(self)
+
+    @functools.cached_property
+    def full_view(self) -> "FullView":
+        """The equations of the parameter matrices."""
+        from hadaflow.model.views.full import FullView
+
+        return FullView.of(self)
+
+    def nontrivial(self, a):
+        """The K − 1 non-trivial singular values of a reduced state, multiplicities written out."""
+        return self.modes_of_view.expand(a[..., -self.modes_of_view.modes :])
+
+    # --- the equations for NumPy arrays, scaled units ----------------------------------------------
 
     @float64
     def drive(self, a):
@@ -68,144 +430,21 @@ class UFM(Problem):
         Cross-entropy: direction $\Psi p$ with weights $p = \mathrm{softmax}(-\Psi a)$ and slowness
         $\log(1 + e^M)$, $M = -\log\sum_j e^{-(\Psi a)_j}$. MSE: direction $1 - Ka$, slowness 0.
         """
-        if self.loss == MSE:
-            return 1.0 - self.classes * a, jnp.zeros_like(a[..., 0])
-        direction, slowness = self.padded_drive(pad(a))
-        return direction[..., 1:], slowness
-
-    def padded_drive(self, a):
-        r"""`drive` of an array with a zero in front for the trivial mode; so has the direction.
-
-        Soft labels: $y - \nu$ itself, which has no slowness, with $1 - y = \Psi q$.
-        """
-        x = self.basis.padded_psi(a)
-        if self.temperature != 1:
-            x = x / self.temperature
-        margins = with_front(x, jnp.inf)
-        weights = self.basis.weights
-        smallest = jnp.min(margins, axis=-1, keepdims=True)
-        e = jnp.exp(smallest - margins)
-        counted = e if weights is None else e * np.broadcast_to(weights, e.shape)
-        total = jnp.sum(counted, axis=-1, keepdims=True)
-        soft_minimum = (smallest - jnp.log(total))[..., 0]
-        direction, slowness = self.basis.padded_psi(e) / total, jax.nn.softplus(soft_minimum)
-        if self.soft_labels:
-            missing = self.basis.padded_psi(jnp.asarray(self._folded_labels, a.dtype))
-            direction = direction * jnp.exp(-slowness)[..., None] - missing
-            slowness = jnp.zeros_like(slowness)
-        if self.temperature != 1:
-            direction = direction / self.temperature
-        return direction, slowness
-
-    def force(self, a, angles=None) -> tuple[Any, Any, Any]:
-        """Force on every mode as (along, across, log slowness of each): across only with angles.
-
-        Along the mode's direction and across it: the phase of a circulant mode, the right vector
-        between two blocks. In compiled code, scaled units.
-        """
-        if self.imbalance is not None:
-            along, across, slowness = self.blocks.drive(
-                a * self.singular_value_scale, angles, self.temperature, self.label_smoothing
-            )
-            root = self.mean_samples**0.5
-            return along / root, across / root, slowness
-        if angles is None:
-            direction, slowness = self.drive(a)
-            return jnp.asarray(direction), None, jnp.asarray(slowness)[..., None]
-        direction, slowness = self.phase_drive(phases.polar(a, angles))
-        turned = direction * phases.polar(jnp.ones_like(angles), -angles)
-        return turned.real, turned.imag, slowness
-
-    def phase_drive(self, values):
-        """Force on the modes of a circulant state, as (complex direction, log slowness).
-
-        `values` are the scaled eigenvalues of the free modes; the slowness has one axis of length 1.
-        """
-        x = phases.margins(self.basis, values) / self.temperature
-        direction, slowness = phases.drive(self.basis, x)
-        pairs = np.broadcast_to(self.basis.multiplicity == 2, direction.shape)
-        along, across = direction.real, jnp.where(pairs, direction.imag, 0.0)
-        slowness = slowness[..., None]
-        if self.soft_labels:
-            missing = self.basis.padded_psi(jnp.asarray(self._folded_labels, x.dtype))[1:]
-            size = jnp.exp(-slowness)
-            along, across = along * size - jnp.broadcast_to(missing, along.shape), across * size
-            slowness = jnp.zeros_like(slowness)
-        return jax.lax.complex(along / self.temperature, across / self.temperature), slowness
+        along, _, slowness = self.view.force(modes_first(a))
+        batch = a.shape[:-1]
+        return modes_last(along, batch), modes_last(slowness, batch)[..., 0]
 
     @float64
     def mobility(self, a, C=0.0):
         r"""$w(a)$ in $\dot a = w(a)\,g$: $a^{2-2/N}$ if balanced; at depth 2 $\sqrt{a^2 + C^2/4}$."""
-        C = jnp.asarray(C, a.dtype)
-        if self.depth == 2:
-            C = jnp.broadcast_to(C, a.shape)
-        elif self.depth > 2 and C.ndim == 0:
-            return a ** (2 - 2 / self.depth)
-        return layers.mobility(self.depth, a, C)
+        return self.view.mobility(a, C)
 
     @float64
     def velocity(self, a, C=0.0):
         r"""$da/dt$ in scaled units, Eq. (9): $w(a)\,b/D$. Leading axes batched."""
-        direction, slowness = self.drive(a)
-        return self.mobility(a, C) * direction * jnp.exp(-slowness)[..., None]
-
-    def reduced_velocity(self, a, C, angles=None, normalized: bool = False):
-        """Rates of a, C and the angles, in scaled units; `normalized` per unit of path length."""
-        along, across, slowness = self.force(a, angles)
-        if normalized and not self.penalized:  # a common factor cancels, before it underflows
-            slowness = slowness - jnp.min(slowness, axis=-1, keepdims=True)
-        size = jnp.exp(-slowness)
-        w = jnp.asarray(self.mobility(a, C))
-        rates = [w * along * size, jnp.zeros_like(C)]
-        if self.penalized:
-            squares = layers.layer_values(self.depth, a, C) ** 2
-            decays = np.array(self.scaled_decays)
-            rates[0] = rates[0] - decays.sum() * a
-            if self.depth > 1:
-                lost = 2 * decays.reshape(-1, *[1] * a.ndim) * squares
-                gap = lost[0] - lost[1] if self.depth == 2 else lost[:1] - lost[1:]
-                rates[1] = -(gap if self.depth == 2 else jnp.moveaxis(gap, 0, -2))
-        moved = [self.all_values(rates[0])]
-        if angles is not None:
-            turn = self._turn(a, C, w) * across * size[..., -across.shape[-1] :]
-            rates.append(turn)
-            swept = turn * a[..., -turn.shape[-1] :]
-            moved.append(self.all_values(swept) if self.imbalance is None else swept)
-        if normalized:
-            length = jnp.linalg.norm(jnp.concatenate(moved, axis=-1), axis=-1, keepdims=True)
-            rates = [r / (length[..., None] if r.ndim > length.ndim else length) for r in rates]
-        return tuple(rates)
-
-    def _turn(self, a, C, w):
-        """Rate of the angles per unit of the force across: all layers turn, or the last one alone."""
-        if self.imbalance is None:
-            return jnp.where(a > 0, w / jnp.where(a > 0, a, 1.0), 0.0)
-        last = layers.layer_values(self.depth, a, C)[-1, ..., -1:]
-        return a[..., -1:] / last**2 / self.depth
-
-    def displaced(self, log_a0, excess, delta) -> Any:
-        r"""Singular values after the force has acted by $\delta = \int g\,dt$ on $a_0$.
-
-        Depth 2: $a = a_0 e^\delta + (w_0 - a_0)\sinh\delta$ solves $da/d\delta = w(a)$ exactly, for
-        every $C$, and adds only positive terms. `excess` is $w_0 - a_0$, or None when balanced.
-        Depth 1: $a = a_0 + \delta$.
-        """
-        xp = np if isinstance(delta, np.ndarray) else jnp
-        if self.depth == 1:
-            return xp.exp(log_a0) + delta
-        grown = xp.exp(log_a0 + delta)
-        if excess is None:
-            return grown
-        # sinh alone overflows where its product with a small excess does not: two factors of e^{δ/2}.
-        small = excess * xp.sinh(xp.clip(delta, -30.0, 30.0))
-        half = xp.exp(xp.clip(delta, 0.0, 1400.0) / 2)
-        return grown + xp.where(delta > 30.0, excess * half * half / 2, small)
-
-    @staticmethod
-    def excess(a: np.ndarray, C: np.ndarray) -> np.ndarray:
-        """w(a) − a = (C²/4)/(a + w), without cancellation; zero for balanced modes."""
-        half = np.abs(C) / 2
-        return half * (half / np.maximum(a + np.hypot(a, half), np.finfo(float).tiny))
+        along, _, slowness = self.view.force(modes_first(a))
+        force = modes_last(along * jnp.exp(-slowness), a.shape[:-1])
+        return self.view.mobility(a, C) * force
 
     @float64
     def energy(self, a, angles=None):
@@ -213,167 +452,29 @@ class UFM(Problem):
 
         The mean over all samples, where classes differ.
         """
-        if self.loss == MSE:
-            return jnp.sum(self.all_values((1.0 - self.classes * a) ** 2), axis=-1) / (
-                2 * self.classes
-            )
-        if not self.soft_labels:
-            return jnp.exp(self.log_energy(a, angles))
-        return self._mean_over_blocks(
-            [jax.nn.softplus(wrong) for wrong in self.log_wrong(a, angles)]
-        ) + self._label_part(a, angles)
+        return jnp.exp(self.log_energy(a, angles))
 
     @float64
     def log_energy(self, a, angles=None):
         """Log of `energy`, exact where the energy itself underflows."""
-        if self.loss == MSE or self.soft_labels:
-            return jnp.log(jnp.asarray(self.energy(a, angles)))
-        logs = [log_softplus(wrong) for wrong in self.log_wrong(a, angles)]
-        if self.imbalance is None:
-            return logs[0]
-        weighted = [v + np.log(s) for v, s in zip(logs, self._block_shares, strict=True)]
-        return jax.nn.logsumexp(jnp.stack(weighted, axis=-1), axis=-1)
-
-    def _mean_over_blocks(self, values):
-        if self.imbalance is None:
-            return values[0]
-        return sum(share * value for share, value in zip(self._block_shares, values, strict=True))
-
-    @property
-    def _block_shares(self) -> list[float]:
-        """The share of each block in all samples."""
-        return [count * n / self.total_samples for count, n in self.imbalance or ()]
-
-    def margins_of(self, a, angles=None) -> list[Any]:
-        """Margins over all wrong classes, scaled units; of each block, where classes differ."""
-        if self.imbalance is not None:
-            found = self.blocks.margins(a * self.singular_value_scale, angles)
-            return [jnp.concatenate([own, other[..., None]], axis=-1) for own, other in found]
-        if angles is not None:
-            return [phases.margins(self.basis, phases.polar(a, angles))]
-        return [jnp.asarray(self.basis.psi(a[..., -self.basis.modes :]))]
-
-    def log_wrong(self, a, angles=None) -> list[Any]:
-        """Log Σ e^{−margin} over the wrong classes, for a sample of each block."""
-        if self.imbalance is not None:
-            return self.blocks.log_wrong(a * self.singular_value_scale, angles, self.temperature)
-        exponents = -self.margins_of(a, angles)[0] / self.temperature
-        if angles is None and self.basis.weights is not None:
-            exponents = exponents + np.log(self.basis.weights[1:])
-        return [jax.nn.logsumexp(exponents, axis=-1)]
-
-    def _label_part(self, a, angles):
-        """Σ_g q_g x_g/τ: what soft labels add to the energy."""
-        if self.imbalance is not None:
-            q, parts = self.label_smoothing / self.classes, []
-            margins = self.blocks.margins(a * self.singular_value_scale, angles)
-            for k, (own, other) in enumerate(margins):
-                basis, strangers = self.blocks.inner[k], self.blocks.blocks[1 - k][0]
-                inside = 0.0 if basis is None else jnp.sum(basis.expand(own), axis=-1)
-                parts.append((inside + strangers * other) * q / self.temperature)
-            return self._mean_over_blocks(parts)
-        if angles is not None:
-            counted = self.label_probabilities[1:] / self.temperature
-        else:
-            counted = self._folded_labels[1:] * self.basis.multiplicity / self.temperature
-        return self.margins_of(a, angles)[0] @ counted
-
-    @functools.cached_property
-    def _folded_labels(self) -> np.ndarray:
-        """Q at the first member of every class of the basis, the trivial one in front."""
-        return self.label_probabilities[self.basis.representatives]
-
-    def nontrivial(self, a):
-        """The K − 1 non-trivial singular values of a reduced state, multiplicities written out."""
-        return self.modes_of_view.expand(a[..., -self.modes_of_view.modes :])
-
-    def all_values(self, a):
-        """`nontrivial`, with the constant mode in front where the state has one (MSE)."""
-        if self.loss != MSE:
-            return self.nontrivial(a)
-        if self.basis.weights is None:
-            return a
-        xp = np if isinstance(a, np.ndarray) else jnp
-        return xp.concatenate([a[..., :1], self.nontrivial(a)], axis=-1)
-
-    # --- full view, raw units --------------------------------------------------------------------
-
-    def _labels_like(self, Z):
-        return jnp.broadcast_to(jnp.asarray(self.one_hot, Z.dtype), Z.shape)
-
-    def logits(self, factors):
-        """Z, the product of the factors; leading axes batched."""
-        return functools.reduce(jnp.matmul, factors)
-
-    def full_drive(self, Z):
-        r"""$Y - P(Z)$ as (direction, log slowness), without ever forming $1 - p$.
-
-        The entry of the right class is the summed probability of the wrong ones. For MSE $Y - Z$.
-        """
-        Y = self._labels_like(Z)
-        if self.loss == MSE:
-            return Y - Z, jnp.zeros_like(Z[..., 0, 0])
-        log_p = jax.nn.log_softmax(Z / self.temperature, axis=-2)
-        if self.soft_labels:
-            residual = jnp.asarray(self.labels, Z.dtype) - jnp.exp(log_p)
-            return residual / self.temperature, jnp.zeros_like(Z[..., 0, 0])
-        wrong_log_p = jnp.where(Y == 0, log_p, -jnp.inf)
-        largest = jnp.max(wrong_log_p, axis=(-2, -1), keepdims=True)
-        wrong = jnp.exp(wrong_log_p - largest)
-        direction = Y * jnp.sum(wrong, axis=-2, keepdims=True) - wrong
-        if self.temperature != 1:
-            direction = direction / self.temperature
-        return direction, -largest[..., 0, 0]
+        turned = None if angles is None else modes_first(angles)
+        found = self.view_of(angles).log_energy(modes_first(a), turned)
+        return found.reshape(a.shape[:-1])
 
     @float64
     def residual(self, Z):
         """Softmax residual Y − P(Z) (Y − Z for MSE), accurate when 1 − p is far below 1e-16."""
-        direction, slowness = self.full_drive(Z)
+        direction, slowness = self.full_view.drive(Z)
         return direction * jnp.exp(-slowness)[..., None, None]
-
-    def pull_back(self, factors, residual):
-        """Minus the gradient with respect to each factor, given the residual (Eq. 2)."""
-        residual, moved, last = residual / self.loss_divisor, [], len(factors) - 1
-        after: list[Any] = [None] * len(factors)  # products of the factors behind each
-        for k in range(last - 1, -1, -1):
-            right = after[k + 1]
-            after[k] = factors[k + 1] if right is None else factors[k + 1] @ right
-        before = residual  # the residual with all factors in front taken to its other side
-        for factor, behind in zip(factors, after, strict=True):
-            moved.append(before if behind is None else before @ jnp.swapaxes(behind, -1, -2))
-            before = jnp.swapaxes(factor, -1, -2) @ before
-        return tuple(moved)
 
     def gradient(self, state: Parameters) -> Parameters:
         """Gradient of the loss, penalties included, with respect to the parameter matrices."""
-        self.check_parameters(state)
 
         @float64
         def gradient(*factors):
-            Z = self.logits(factors)
-            moved = self.pull_back(factors, jnp.asarray(self.residual(Z)))
-            return tuple(-p for p in self.decayed(factors, moved))
+            return tuple(-v for v in self.full_view.velocity(factors))
 
-        return Parameters(tuple(gradient(*state.factors)))
-
-    def decayed(self, factors, moved):
-        """Velocities of the factors with the pull of the penalties added; raw time."""
-        if not self.penalized:
-            return moved
-        return tuple(v - d * f for v, f, d in zip(moved, factors, self.decays, strict=True))
-
-    def log_losses(self, Z):
-        """Natural log of the loss of every sample, shape (…, Kn)."""
-        Y = self._labels_like(Z)
-        if self.loss == MSE:
-            return jnp.log(jnp.sum((Y - Z) ** 2, axis=-2) / 2)
-        Z = Z / self.temperature
-        if self.soft_labels:
-            mean = jnp.sum(jnp.asarray(self.labels, Z.dtype) * Z, axis=-2)
-            return jnp.log(jax.nn.logsumexp(Z, axis=-2) - mean)
-        right = jnp.sum(Y * Z, axis=-2, keepdims=True)
-        wrong = jnp.where(Y == 0, Z - right, -jnp.inf)
-        return log_softplus(jax.nn.logsumexp(wrong, axis=-2))
+        return Parameters(tuple(gradient(*check_factors(state, self.factor_shapes).factors)))
 
 
 def check_model(model: Any) -> None:
@@ -382,7 +483,12 @@ def check_model(model: Any) -> None:
         raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
 
 
-def log_softplus(x):
-    """log(log(1 + eˣ)), which is x itself where eˣ is below rounding."""
-    tiny = x < -40.0
-    return jnp.where(tiny, x, jnp.log(jax.nn.softplus(jnp.where(tiny, 0.0, x))))
+def _check_decay(value: Any, depth: int) -> tuple[float, ...]:
+    """The penalties of all layers as numbers that are not negative."""
+    several = "" if depth == 1 else f", or {depth} of them, one for each layer"
+    allowed = f"a number that is not negative{several}"
+    given = value if isinstance(value, tuple | list) else (value,) * depth
+    numbers = tuple(as_number("weight_decay", v, allowed) for v in given)
+    if len(numbers) != depth or not all(0 <= v < math.inf for v in numbers):
+        raise InputError(f"Argument `weight_decay` must be {allowed}, but is {shown(value)}.")
+    return numbers

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from hadaflow.model.ufm import UFM
-from hadaflow.paper import orbits, readings
+from hadaflow.paper import ambiguities, orbit_figures
 from hadaflow.paper.drawing import six_panels
 from hadaflow.paper.experiment import Experiment, largest_rise
 from hadaflow.paper.settings import Settings
@@ -58,7 +58,7 @@ class PaperFigure:
 
 def _check_nonmonotone(data: xr.Dataset) -> list[Check]:
     kl, r = data["kl"].values, data["a_hat"].values[-1] * 7 - 1
-    points = orbits.turning_points(data)
+    points = orbit_figures.turning_points(data)
     falling = bool(np.all(np.diff(kl)[kl[1:] > 1e-14] < 0))
     return [
         Check("KL falls between all saved points", float(np.diff(kl).max()), falling),
@@ -199,8 +199,8 @@ _ALL = [
         "(1, 1, 1, 2, 0, 0, 0), so M rises while the Lyapunov function KL falls. Continued to "
         "collapse, M peaks just beyond the times of the paper and is gone by log10 t ≈ 3615.",
         "The paper stops at t = 10^6; the lower row is ours.",
-        orbits.compute_nonmonotone,
-        orbits.draw_nonmonotone,
+        orbit_figures.compute_nonmonotone,
+        orbit_figures.draw_nonmonotone,
         _check_nonmonotone,
         shares="orbit of Figure 1",
         adjustable=False,
@@ -227,8 +227,8 @@ _ALL = [
         "off-diagonal) is larger for the non-uniform direction, which is why the flow prefers it "
         "on these four modes.",
         "The colour scale is ours, and the margins are written out.",
-        orbits.compute_logits,
-        orbits.draw_logits,
+        orbit_figures.compute_logits,
+        orbit_figures.draw_logits,
         _check_logits,
         adjustable=False,
     ),
@@ -239,8 +239,8 @@ _ALL = [
         "The normalized flow has the orbit of the regular one on another clock, its path length. "
         "What takes the regular flow until t ≈ 10^3615 is done at a path length of about 2900.",
         "Drawn from one integration with two clocks instead of two integrations.",
-        orbits.compute_nonmonotone,
-        orbits.draw_normalized,
+        orbit_figures.compute_nonmonotone,
+        orbit_figures.draw_normalized,
         _check_normalized,
         shares="orbit of Figure 1",
         adjustable=False,
@@ -253,8 +253,8 @@ _ALL = [
         "singular values go to Hadamard columns. Averaging stretches time by K; the order matters "
         "from K = 8 on, because the flow is invariant under GL(m, 2) only.",
         "Not in the paper.",
-        readings.compute_readings,
-        readings.draw_readings,
+        ambiguities.compute_readings,
+        ambiguities.draw_readings,
         _check_readings,
         4,
     ),

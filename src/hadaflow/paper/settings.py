@@ -1,9 +1,9 @@
 """How the paper's experiments are run, and what a user may change about it."""
 
 import dataclasses
-import math
 from typing import Any
 
+from hadaflow.base.checks import check_positive, check_whole_number
 from hadaflow.base.errors import InputError, shown
 
 
@@ -28,25 +28,14 @@ class Settings:
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "steps", "points"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(
-                    f"Argument `{name}` must be a whole number of at least 1, but is {shown(value)}."
-                )
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise InputError(
-                f"Argument `seed` must be a whole number of at least 0, but is {shown(self.seed)}."
-            )
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise InputError(
-                f"Argument `learning_rate` must be a positive number, but is {shown(self.learning_rate)}."
-            )
-        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
-            raise InputError(
-                f"Argument `scale` must be a positive number, but is {shown(self.scale)}."
-            )
-
+        for name, least in (("seeds", 1), ("steps", 1), ("points", 1), ("seed", 0)):
+            checked = check_whole_number(name, getattr(self, name), least=least)
+            object.__setattr__(self, name, checked)
+        object.__setattr__(
+            self, "learning_rate", check_positive("learning_rate", self.learning_rate)
+        )
+        if self.scale is not None:
+            object.__setattr__(self, "scale", check_positive("scale", self.scale))
         if self.order not in ("descending", "ascending") and not isinstance(self.order, int):
             raise InputError(
                 'Argument `order` must be "descending", "ascending" or a seed, '

@@ -12,6 +12,7 @@ import xarray as xr
 
 from hadaflow.base.errors import InputError, reason_of, shown, visible
 from hadaflow.base.files import as_path, read_file, write_atomically
+from hadaflow.model.fitting import check_reduced_view, check_width, fitting_angles
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.states import RAW, SCALED, Spectrum
 from hadaflow.model.ufm import UFM
@@ -131,12 +132,12 @@ def _check_arrays(model: UFM, view: str, arrays: dict[str, np.ndarray]) -> None:
     if view == "full":
         wanted = dict(zip(model.factor_names, model.factor_shapes, strict=True))
     else:
-        model.check_reduced_view()
+        check_reduced_view(model)
         modes = (model.modes,)
         layers = (model.depth - 1,) if layer_axes(model.depth) == 2 else ()
         wanted = {"log_a": modes, "C": (*layers, *modes)}
-        if "angles" in arrays or model.imbalance is not None:
-            wanted["angles"] = modes if model.imbalance is None else (1,)
+        if "angles" in arrays or model.modes_of_view.turns:
+            wanted["angles"] = (model.modes_of_view.angles,)
     if set(arrays) != set(wanted):
         listed = ", ".join(sorted(arrays)) or "none"
         raise _Unfit(f"its arrays must be {', '.join(wanted)}, but are {shown(listed)}")
@@ -152,9 +153,9 @@ def _check_arrays(model: UFM, view: str, arrays: dict[str, np.ndarray]) -> None:
             raise _Unfit(f"its array `{name}` holds {shown(float(values[~good].flat[0]))}")
     if view == "reduced":
         a = np.exp(np.minimum(arrays["log_a"], 0.0))
-        model.check_width(a, arrays["C"])
+        check_width(model, a, arrays["C"])
         try:
-            model.fitting_angles(Spectrum(a, arrays["C"], angles=arrays.get("angles")))
+            fitting_angles(model, Spectrum(a, arrays["C"], angles=arrays.get("angles")))
         except InputError:
             raise _Unfit("its angles are none that its model can have") from None
 

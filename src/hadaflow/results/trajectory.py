@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hadaflow.algebra.bases import Sylvester
-from hadaflow.base.errors import InputError, check_whole_number
+from hadaflow.base.checks import check_whole_number
+from hadaflow.base.errors import InputError
 from hadaflow.metrics import measures as metrics
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.starts import log_singular_values
 from hadaflow.model.states import RAW, Parameters, Spectrum
-from hadaflow.model.ufm import MSE, UFM
+from hadaflow.model.ufm import UFM
 from hadaflow.results import plotting
 from hadaflow.results.files import CLOCKS, RECORD, read_run, write_run
+from hadaflow.results.statistics import Statistics, statistics_of
 from hadaflow.saddles.itineraries import Visit, between_points, check_scope, itinerary
 
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
@@ -187,6 +188,10 @@ class Trajectory:
             return np.where(self.log_norm > _LARGEST_LOG, _AT_INFINITY[str(metric)], values)
         return values
 
+    def statistics(self, metric: metrics.Metric) -> Statistics:
+        """Mean of `metric` over the runs of a batch, and its standard error, at every saved point."""
+        return statistics_of(np.atleast_2d(self.measure(metric)))
+
     def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
         """Exact derivative of `metric` along the flow at every saved point."""
         return metrics.rate(metric, self.model, self._states(), flow=flow, units=self.units)
@@ -239,7 +244,7 @@ class Trajectory:
         m = self.model
         runs = f", {self.log_a.shape[0]} runs" if self.log_a.ndim == 3 else ""
         width = f", width {m.width}" if self.view == "full" and m.depth > 1 else ""
-        samples = f"{m.samples} samples" if m.imbalance is None else m.samples_in_words
+        samples = m.samples_in_words if m.imbalance else f"{m.samples} samples"
         lines = [
             f"hadaflow trajectory · {self.status}",
             f"  {self.message}",
@@ -247,7 +252,7 @@ class Trajectory:
             f"{m.loss} ({m.reduction}), {self.view} view{runs}",
             f"  points      {len(self)} from t = 0, {self.steps} steps",
         ]
-        if self.view == "reduced" and not isinstance(m.modes_of_view, Sylvester):
+        if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
             lines.append(f"  iterations  {int(self.iterations[-1])}")
@@ -291,7 +296,7 @@ class Trajectory:
         data = self.to_xarray().assign(
             {name: (self._dims("time"), self._spectral(name)) for name in ("kl", "l2")}
         )
-        if self.model.loss == MSE and self.view == "reduced":
+        if self.model.has_constant_mode and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
         data.attrs["values"] = self.model.classes - 1
         figure = plotting.draw(data, title=self._title())
@@ -353,7 +358,7 @@ class Trajectory:
     def _last_dims(self, name: str) -> tuple[str, ...]:
         if self.view == "full":
             return f"{name}_row", f"{name}_column"
-        if name == "angles" and self.model.imbalance is not None:
+        if name == "angles" and self.model.modes_of_view.turns:
             return ("between",)
         return ("layer", "mode") if name == "C" and self.model.depth > 2 else ("mode",)
 

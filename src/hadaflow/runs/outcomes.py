@@ -36,6 +36,8 @@ class Outcome:
     accepted: int = 0
     rejected: int = 0
     reason: str = ""
+    # By how much the relative error of log(1 + t) at an event exceeds that of what is watched.
+    sensitivity: float = 0.0
 
     @property
     def last(self) -> float:

@@ -1,5 +1,6 @@
 """What a run is answered with: its status in words, and its trajectory."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -9,11 +10,6 @@ from hadaflow.model.states import Spectrum
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.outcomes import Ending, Outcome
 from hadaflow.runs.requests import Request
-
-
-def deviation(a: np.ndarray) -> Any:
-    """Max |(K−1)â − 1| of NumPy arrays, along the last axis."""
-    return np.max(np.abs(a / a.mean(axis=-1, keepdims=True) - 1), axis=-1)
 
 
 def status_of(
@@ -36,65 +32,86 @@ def status_of(
             return "failed", f"Stopped at {where}: {reason}."
 
 
-def result(
+@dataclasses.dataclass(frozen=True)
+class Clocks:
+    """Times and path lengths of the saved states, the start first, in the run's units."""
+
+    log10_time: np.ndarray
+    path_length: np.ndarray
+    log10_log10_time: np.ndarray | None = None
+    log_path_length: np.ndarray | None = None
+
+    @classmethod
+    def at(cls, request: Request, us: np.ndarray, path: np.ndarray) -> "Clocks":
+        """From log(1 + t) and the path length of the states behind the start, in the flow's units."""
+        unit = 1.0 if request.full else request.value_scale
+        return cls(request.labelled_times(us), np.concatenate([[0.0], path]) * unit)
+
+
+def spectra(
+    request: Request, start: Spectrum, log_a: np.ndarray, C: Any = None, angles: Any = None
+) -> dict[str, np.ndarray]:
+    """The arrays of a reduced run from scaled states, the start put first; C moves if it is given."""
+    rows = np.empty((1 + len(log_a), *start.a.shape))
+    shift = math.log(request.value_scale)
+    with np.errstate(divide="ignore"):
+        np.add(np.log(start.a, out=rows[0]), shift, out=rows[0])
+    np.add(log_a, shift, out=rows[1:])
+    first = start.C * request.difference_scale
+    differences = np.broadcast_to(first, (len(rows), *first.shape))
+    if C is not None:
+        differences = np.concatenate([first[None], C * request.difference_scale])
+    arrays = {"log_a": rows, "C": differences}
+    if angles is not None or start.angles is not None:
+        # Where only the flow has angles, modes may have changed their sign.
+        first = np.zeros_like(start.a) if start.angles is None else start.angles
+        turned = np.zeros((0, len(first))) if angles is None else angles
+        arrays["angles"] = np.concatenate([first[None], turned])
+    return arrays
+
+
+def record(
     request: Request,
-    view: str,
     arrays: dict[str, np.ndarray],
-    us: np.ndarray,
-    path_length: np.ndarray,
-    status: str,
-    message: str,
-    outcome: Outcome | None,
-    tolerance: float | None,
-) -> Trajectory:
-    diagnostics: dict[str, Any] = {"method": "closed form", "reason": "nothing to integrate"}
-    if outcome is not None:
-        diagnostics = {
-            "method": request.choice.method,
-            "reason": request.choice.reason,
-            "accepted_steps": outcome.accepted,
-            "rejected_steps": outcome.rejected,
-            "local_tolerance": tolerance,
-        }
-    return Trajectory(
-        model=request.model,
-        view=view,
-        arrays=arrays,
-        log10_time=request.labelled_times(us),
-        path_length=path_length,
-        status=status,
-        message=message,
-        units=request.units,
-        steps=outcome.accepted + outcome.rejected if outcome else 0,
-        settings=request.settings,
-        diagnostics=diagnostics,
-    )
-
-
-def reduced_result(
-    request: Request,
-    start: Spectrum,
-    us: np.ndarray,
-    a: np.ndarray,
-    path: np.ndarray,
+    clocks: Clocks,
     status: str,
     message: str,
     outcome: Outcome | None = None,
-    tolerance: float | None = None,
-    C: np.ndarray | None = None,
-    angles: np.ndarray | None = None,
+    **more: Any,
 ) -> Trajectory:
-    """A trajectory in the run's units from scaled arrays, the start put first; C moves if given."""
-    scale = request.value_scale
-    rows = np.concatenate([start.a[None], a])
-    with np.errstate(divide="ignore"):
-        log_a = np.log(rows) + math.log(scale)
-    differences = np.broadcast_to(start.C, (len(rows), *start.C.shape)).copy()
-    if C is not None:
-        differences[1:] = C
-    arrays = {"log_a": log_a, "C": differences * request.difference_scale}
-    if start.angles is not None:
-        turned = np.zeros((0, len(start.angles))) if angles is None else angles
-        arrays["angles"] = np.concatenate([start.angles[None], turned])
-    path = np.concatenate([[0.0], path]) * scale
-    return result(request, "reduced", arrays, us, path, status, message, outcome, tolerance)
+    """The trajectory of a run; `more` goes into its diagnostics."""
+    assert request.choice is not None
+    diagnostics: dict[str, Any] = {
+        "method": request.choice.method.name,
+        "reason": request.choice.reason,
+    }
+    if outcome is not None:
+        diagnostics |= {
+            "accepted_steps": outcome.accepted,
+            "rejected_steps": outcome.rejected,
+            "local_tolerance": request.method.local_tolerance(request),
+        }
+    return Trajectory(
+        model=request.model,
+        view="full" if request.full else "reduced",
+        arrays=arrays,
+        log10_time=clocks.log10_time,
+        log10_log10_time=clocks.log10_log10_time,
+        path_length=clocks.path_length,
+        log_path_length=clocks.log_path_length,
+        status=status,
+        message=message,
+        units=request.units,
+        steps=0 if outcome is None else outcome.accepted + outcome.rejected,
+        settings=request.settings,
+        diagnostics=diagnostics | more,
+    )
+
+
+def record_start(
+    request: Request, start: Spectrum, status: str, message: str, **more: Any
+) -> Trajectory:
+    """The trajectory of a run that has not moved."""
+    none = np.zeros(0)
+    arrays = spectra(request, start, np.zeros((0, *start.a.shape)))
+    return record(request, arrays, Clocks.at(request, none, none), status, message, **more)

@@ -6,40 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.base.checks import as_number, as_numbers
-from hadaflow.base.errors import InputError, check_whole_number, shown
+from hadaflow.base.checks import as_number, as_numbers, check_whole_number
+from hadaflow.base.errors import InputError, shown
 from hadaflow.base.progress import Report, check_progress
+from hadaflow.model.clock import log10_from_u, u_from_log10
 from hadaflow.model.closed_forms import check_times
+from hadaflow.model.fitting import as_spectrum, result_units
 from hadaflow.model.states import RAW, Parameters
-from hadaflow.model.ufm import MSE, UFM, check_model
-from hadaflow.runs.methods import AUTO_METHOD, DUAL, METHODS, STIFF_METHOD, Choice
-from hadaflow.runs.targets import (
-    Collapse,
-    PredictedCollapse,
-    Steady,
-    Target,
-    Time,
-)
+from hadaflow.model.ufm import UFM, check_model
+from hadaflow.runs.methods import Choice, Method
+from hadaflow.runs.targets import Collapse, Steady, Target, Time
 
-LN10 = math.log(10.0)
+AUTO = "auto"
 _MOST_NUMBERS = 2**24  # in the states of a run, unless more points are asked for
-_LARGEST_STIFF = 1024  # numbers in a state; the implicit method solves dense systems
 _FIRST_SAVED = -2.0  # log10 of the first saved time, unless the run is shorter
-_RESOLUTION = (
-    1e-16  # rounding of log a shifts the time of collapse by about this over the tolerance
-)
-
-
-def u_from_log10(log10_time: Any) -> Any:
-    """log(1 + t) from log10 t."""
-    return np.logaddexp(0.0, np.asarray(log10_time) * LN10)
-
-
-def log10_from_u(u: Any) -> Any:
-    """log10 t from log(1 + t)."""
-    u = np.asarray(u, dtype=float)
-    with np.errstate(divide="ignore"):
-        return (u + np.log(-np.expm1(-u))) / LN10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +32,25 @@ class Request:
     units: str
     points: int
     rtol: float
-    choice: Choice
+    asked: str  # the method asked for by name, or "auto"
     progress: str | Report | None
     full: bool
     seed: Any
+    choice: Choice | None = None
 
     @property
-    def method(self) -> str:
+    def method(self) -> Method:
+        assert self.choice is not None
         return self.choice.method
+
+    @property
+    def forced(self) -> bool:
+        """Does the caller insist on the method?"""
+        return self.choice is not None and self.choice.forced
+
+    def by(self, method: Method, reason: str, forced: bool = False) -> "Request":
+        """The same with a method chosen."""
+        return dataclasses.replace(self, choice=Choice(method, reason, forced))
 
     @property
     def time_shift(self) -> float:
@@ -104,6 +95,11 @@ class Request:
         return 1.0 if self.event is None else self.event.scaled_number(self.value_scale, self.full)
 
     @property
+    def saved_points(self) -> int:
+        """Each takes a step of its own."""
+        return self.points if self.log10_times is None else len(self.log10_times) + 1
+
+    @property
     def settings(self) -> dict[str, Any]:
         asked = self.log10_times
         return {
@@ -112,7 +108,7 @@ class Request:
             "units": self.units,
             "points": self.points,
             "rtol": self.rtol,
-            "method": self.method,
+            "method": self.asked if self.choice is None else self.method.name,
             "seed": self.seed,
         }
 
@@ -141,9 +137,10 @@ def make_request(
     units: str | None,
     points: Any,
     rtol: Any,
-    method: str,
+    method: Any,
     progress: str | Report | None,
 ) -> Request:
+    """What `solve` was asked for, checked; the method is still to be chosen."""
     check_model(model)
     if points is not None:
         points = check_whole_number("points", points, least=2, most=10**6)
@@ -151,35 +148,18 @@ def make_request(
     if not 1e-12 <= rtol <= 1e-2:
         raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {shown(rtol)}.")
     check_progress(progress)
-    until = _check_until(model, until, times, log10_times)
-    if isinstance(until, Collapse | PredictedCollapse) and until.tolerance * rtol < _RESOLUTION:
-        raise InputError(
-            f"Collapse to {until.tolerance:g} cannot be located to `rtol` = {rtol:g} in double "
-            f"precision: the product of the two must be at least {_RESOLUTION:g}."
-        )
-    if method not in ("auto", *METHODS):
-        raise InputError(
-            f"Argument `method` must be one of auto, {', '.join(METHODS)}, but is {shown(method)}."
-        )
     full = isinstance(start, Parameters)
-    if full and isinstance(until, PredictedCollapse):
-        raise InputError(
-            "Argument `until` cannot be PredictedCollapse for matrices, whose collapse is not foretold: "
-            "use Collapse, or the reduced view of a Hadamard start (`project`)."
-        )
-    if full and method == DUAL:
-        raise InputError(
-            'Argument `method` cannot be "dual" for matrices: dual steps are those of singular values. '
-            'Use "auto", or the reduced view of a Hadamard start (`project`).'
-        )
+    until = _check_until(model, until, times, log10_times)
+    if until is not None:
+        until.check(model, rtol, full)
     return Request(
         model=model,
         until=until,
         log10_times=_check_requested_times(times, log10_times),
-        units=model.result_units(start, units),
+        units=result_units(start, units),
         points=_default_points(model, start) if points is None else points,
         rtol=rtol,
-        choice=_automatic(model, full) if method == "auto" else Choice(method, "asked for", True),
+        asked=method,
         progress=progress,
         full=full,
         seed=getattr(start, "seed", None),
@@ -188,24 +168,9 @@ def make_request(
 
 def _default_points(model: UFM, start: Any) -> int:
     """200, or as many as keep the states of a run at about a hundred megabytes; 2 in a batch."""
-    if not isinstance(start, Parameters) and model.as_spectrum(start).a.ndim > 1:
+    if not isinstance(start, Parameters) and as_spectrum(model, start).a.ndim > 1:
         return 2
     return int(np.clip(_MOST_NUMBERS // model.classes, 8, 200))
-
-
-def _automatic(model: UFM, full: bool) -> Choice:
-    """A first choice. `orbit_runs` turns to dual steps where the way is long.
-
-    In log time a flow that settles is stiff: its rate, of order one in t, grows like t in log t.
-    """
-    if full:
-        return Choice(AUTO_METHOD, "explicit: the full view has no other method")
-    if not (model.soft_labels or model.penalized or model.loss == MSE):
-        return Choice(AUTO_METHOD, "explicit: the way is short")
-    size = model.modes * (model.depth if model.penalized or model.loss == MSE else 1)
-    if size <= _LARGEST_STIFF:
-        return Choice(STIFF_METHOD, "implicit, dense: a flow that settles is stiff in log time")
-    return Choice(AUTO_METHOD, f"explicit: a dense Jacobian of {size} numbers squared is too large")
 
 
 def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target | None:
@@ -226,16 +191,6 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
         raise InputError(
             "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, "
             f"but is {shown(until)}."
-        )
-    if isinstance(until, Collapse | PredictedCollapse) and model.imbalance is not None:
-        raise InputError(
-            "Argument `until` cannot be Collapse with `imbalance`, under which the direction does "
-            "not become uniform: use Time, Norm or PathLength."
-        )
-    if isinstance(until, Steady) and not model.settles:
-        raise InputError(
-            "Argument `until` cannot be Steady for cross-entropy, whose norm grows for ever: "
-            "use Collapse or Time."
         )
     return until
 

@@ -4,8 +4,14 @@ import dataclasses
 import math
 from typing import Any, ClassVar, Protocol
 
-from hadaflow.base.checks import as_number
+import numpy as np
+
+from hadaflow.base.checks import as_number, check_positive
 from hadaflow.base.errors import InputError, shown
+from hadaflow.model.ufm import UFM
+
+# Rounding of log a shifts the time of collapse by about this over the tolerance.
+_RESOLUTION = 1e-16
 
 
 class Reading(Protocol):
@@ -35,6 +41,13 @@ class Target:
 
     spelled: ClassVar[str]  # on the command line, before the colon
     never: ClassVar[float] = 0.0  # a number that is never reached
+    uniform: ClassVar[bool] = False  # is it the direction that is waited for, until it is uniform?
+    grows: ClassVar[bool] = False  # is it something that grows for as long as anything moves?
+    rests: ClassVar[bool] = False  # is it rest itself?
+    foretold: ClassVar[bool] = False  # is the end foretold, not integrated to?
+
+    def check(self, model: UFM, rtol: float, full: bool) -> None:
+        """Refuse a model that never reaches it, or matrices where only the reduced view does."""
 
     @property
     def number(self) -> float:
@@ -50,9 +63,17 @@ class Target:
         """Positive until the target is reached, and smooth; traced."""
         raise NotImplementedError
 
+    def reached_at_start(self, values: np.ndarray, number: float) -> Any:
+        """Has it been reached before anything moves, by the K − 1 singular values, which are batched?"""
+        return np.zeros(values.shape[:-1], dtype=bool)
+
     def share(self, norm: float, path: float, number: float) -> float | None:
         """How much of the way is done, where that can be told from the norm or the path length."""
         return None
+
+    def log_norm_ahead(self, classes: int, number: float) -> float:
+        """Roughly, log‖a‖₁ (scaled) where it is reached, at temperature one."""
+        raise NotImplementedError
 
     def reached(self, where: str) -> tuple[str, str]:
         """Status and message of a run that has reached it."""
@@ -62,12 +83,10 @@ class Target:
         return f"{self.spelled}:{self.number!r}"
 
 
-def _positive(name: str, value: Any, least: float = 0.0) -> float:
-    allowed = "a positive number" + (f" of at least {least:g}" if least else "")
-    number = as_number(name, value, allowed)
-    if not (math.isfinite(number) and number > 0 and number >= least):
-        raise InputError(f"Argument `{name}` must be {allowed}, but is {shown(value)}.")
-    return number
+def deviation(a: np.ndarray) -> Any:
+    """Max |(K−1)â − 1| of NumPy arrays, along the last axis; NaN where all are zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.max(np.abs(a / a.mean(axis=-1, keepdims=True) - 1), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +102,7 @@ class Time(Target):
         if (self.t is None) == (self.log10 is None):
             raise InputError("`Time` takes either a time `t` or its `log10`, one of the two.")
         if self.t is not None:
-            object.__setattr__(self, "t", _positive("t", self.t, least=1e-300))
+            object.__setattr__(self, "t", check_positive("t", self.t, least=1e-300))
         else:
             allowed = "a number from -300 to 1e15"
             log10 = as_number("log10", self.log10, allowed)
@@ -111,7 +130,7 @@ class _Tolerance(Target):
     tolerance: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tolerance", _positive("tolerance", self.tolerance))
+        object.__setattr__(self, "tolerance", check_positive("tolerance", self.tolerance))
 
     @property
     def number(self) -> float:
@@ -119,7 +138,32 @@ class _Tolerance(Target):
 
 
 @dataclasses.dataclass(frozen=True)
-class Collapse(_Tolerance):
+class _Uniform(_Tolerance):
+    """A direction that is uniform to a tolerance."""
+
+    uniform: ClassVar[bool] = True
+
+    def check(self, model: UFM, rtol: float, full: bool) -> None:
+        if model.imbalance is not None:
+            raise InputError(
+                "Argument `until` cannot be Collapse with `imbalance`, under which the direction does "
+                "not become uniform: use Time, Norm or PathLength."
+            )
+        if self.tolerance * rtol < _RESOLUTION:
+            raise InputError(
+                f"Collapse to {self.tolerance:g} cannot be located to `rtol` = {rtol:g} in double "
+                f"precision: the product of the two must be at least {_RESOLUTION:g}."
+            )
+
+    def reached_at_start(self, values: np.ndarray, number: float) -> Any:
+        return deviation(values) <= number
+
+    def log_norm_ahead(self, classes: int, number: float) -> float:
+        return math.log((classes - 1) * (1 + math.log(1 / min(number, 0.5))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Collapse(_Uniform):
     """Stop at neural collapse: when max_i |(K−1)â_i − 1| falls below `tolerance`."""
 
     tolerance: float = 1e-6
@@ -136,7 +180,7 @@ class Collapse(_Tolerance):
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictedCollapse(_Tolerance):
+class PredictedCollapse(_Uniform):
     """Stop at a soft anchor and foretell collapse from there, in the hard-margin limit.
 
     The last state is that of one long jump along the hard-margin path. Where a weight returns to zero
@@ -145,6 +189,15 @@ class PredictedCollapse(_Tolerance):
 
     tolerance: float = 1e-3
     spelled: ClassVar[str] = "predicted-collapse"
+    foretold: ClassVar[bool] = True
+
+    def check(self, model: UFM, rtol: float, full: bool) -> None:
+        super().check(model, rtol, full)
+        if full:
+            raise InputError(
+                "Argument `until` cannot be PredictedCollapse for matrices, whose collapse is not "
+                "foretold: use Collapse, or the reduced view of a Hadamard start (`project`)."
+            )
 
     def reached(self, where: str) -> tuple[str, str]:
         return "predicted", (
@@ -158,9 +211,10 @@ class _Growing(Target):
 
     value: float
     never: ClassVar[float] = math.inf
+    grows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _positive("value", self.value))
+        object.__setattr__(self, "value", check_positive("value", self.value))
 
     @property
     def number(self) -> float:
@@ -185,6 +239,12 @@ class Norm(_Growing):
     def share(self, norm: float, path: float, number: float) -> float | None:
         return norm / number
 
+    def reached_at_start(self, values: np.ndarray, number: float) -> Any:
+        return values.sum(axis=-1) >= number
+
+    def log_norm_ahead(self, classes: int, number: float) -> float:
+        return math.log(number)
+
     def reached(self, where: str) -> tuple[str, str]:
         return "reached", f"‖a‖₁ reached {self.value:g} at {where}."
 
@@ -207,6 +267,9 @@ class PathLength(_Growing):
     def share(self, norm: float, path: float, number: float) -> float | None:
         return path / number
 
+    def log_norm_ahead(self, classes: int, number: float) -> float:
+        return math.log(number) + 0.5 * math.log(classes)
+
     def reached(self, where: str) -> tuple[str, str]:
         return "reached", f"The path length reached {self.value:g} at {where}."
 
@@ -221,6 +284,14 @@ class Steady(_Tolerance):
 
     tolerance: float = 1e-8
     spelled: ClassVar[str] = "steady"
+    rests: ClassVar[bool] = True
+
+    def check(self, model: UFM, rtol: float, full: bool) -> None:
+        if not model.settles:
+            raise InputError(
+                "Argument `until` cannot be Steady for cross-entropy, whose norm grows for ever: "
+                "use Collapse or Time."
+            )
 
     @staticmethod
     def left(reading: Reading, number: Any) -> Any:

@@ -10,9 +10,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from hadaflow.algebra.symmetries import Basis
+from hadaflow.algebra.bases import Basis
+from hadaflow.base.checks import as_number
 from hadaflow.base.errors import InputError, shown
-from hadaflow.model.problem import CROSS_ENTROPY, Problem
 from hadaflow.model.ufm import UFM
 from hadaflow.saddles.supports import Face, Number, face_on, limit_on, pairing, value_on
 
@@ -69,10 +69,12 @@ def in_runs(modes: tuple[int, ...]) -> str:
     return ",".join(parts) or "–"
 
 
-def check_scope(model: Problem) -> None:
+def check_scope(model: UFM) -> None:
     """Refuse models whose low-rank directions are not saddles of this kind."""
     reasons = {
-        "MSE settles at a finite point, where all modes are learned": model.loss != CROSS_ENTROPY,
+        f"{model.loss.upper()} settles at a finite point, where all modes are learned": (
+            not model.loss_kind.softmax
+        ),
         "classes with different samples have no one basis": model.imbalance is not None,
         "at depth 1 modes do not stay zero": model.depth == 1,
         "from depth 3 on low-rank directions attract": model.depth > 2,
@@ -91,8 +93,7 @@ def itinerary(
     basis: Basis, a_hat: np.ndarray, log10_time: np.ndarray, tolerance: float
 ) -> list[Visit]:
     """Visits of a run with directions `a_hat` (times × modes, Σ multiplicity · â = 1), in order."""
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | np.floating):
-        raise InputError(f"Argument `tolerance` must be a number, but is {shown(tolerance)}.")
+    tolerance = as_number("tolerance", tolerance)
     if not 0 < tolerance < 1:
         raise InputError(
             f"Argument `tolerance` must be between 0 and 1, but is {shown(tolerance)}."

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from hadaflow.base.lazy import jnp
+from hadaflow.base.precision import double_precision
 from hadaflow.model.layers import layer_values, mobility
-from hadaflow.model.ufm import MSE, UFM
+from hadaflow.model.ufm import UFM
 
 _NEVER = "The direction never becomes uniform:"
 
@@ -28,10 +30,10 @@ def low_rank_limit(
     $2w_k/a_k < q\gamma R^q$ is enough.
     """
     N = model.depth
-    if N < 3 or model.settles or model.penalized or model.loss == MSE:
+    if N < 3 or model.settles or model.penalized or not model.loss_kind.softmax:
         return ""
     # The margins, and with them M, are those of the logits over the temperature.
-    soft_minimum = -float(np.asarray(model.log_wrong(a, angles)[0])) * model.temperature
+    soft_minimum = -_log_wrong(model, a, angles) * model.temperature
     if soft_minimum <= 0:
         return ""
     squares = layer_values(N, a, C) ** 2
@@ -53,6 +55,15 @@ def low_rank_limit(
         f"provably {verb} all share for ever. The limit has rank {rank} at most, on {_listed(kept)}, "
         f"whose shares of each other are ({shares}) now; the norm is {A:.4g} (scaled)."
     )
+
+
+def _log_wrong(model: UFM, a: np.ndarray, angles: np.ndarray | None) -> float:
+    """Log Σ e^{−margin/τ} over the wrong classes."""
+    with double_precision():
+        margins = np.asarray(model.view_of(angles).margins(jnp.asarray(a), angles)[0])
+    counts = model.basis.multiplicity if angles is None else 1.0
+    exponents = -margins / model.temperature + np.log(counts)
+    return float(np.logaddexp.reduce(exponents))
 
 
 def _listed(modes: np.ndarray) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.algebra.symmetries import Basis
-from hadaflow.base.errors import InputError, check_whole_number, shown
+from hadaflow.algebra.bases import Basis
+from hadaflow.base.checks import check_whole_number
+from hadaflow.base.errors import InputError, shown
 from hadaflow.saddles.games import (
     RELAXED,
     ZERO,

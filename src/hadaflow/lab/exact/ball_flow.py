@@ -15,7 +15,7 @@ from typing import Any
 import flint
 from flint import arb, fmpq
 
-from hadaflow.lab.exact.balls import Balls, Dual, ball, increasing_root, total
+from hadaflow.lab.exact.balls import Balls, Rated, ball, increasing_root, total
 
 Matrix = Sequence[Sequence[Any]]
 CROSS_ENTROPY, MSE = "cross_entropy", "mse"
@@ -133,7 +133,7 @@ def _psi(setting: Setting, bits: int) -> Matrix:
 
 
 @dataclasses.dataclass(frozen=True)
-class Flow:
+class ExactState:
     r"""The reduced flow at one state, over balls, in scaled units.
 
     $x = \Psi a$, $e = e^{-x/\tau}$, $b = \Psi e$, $D = 1 + \sum e$ and $\dot a$; depth 2, balanced, is
@@ -155,7 +155,7 @@ class Flow:
     psi: Matrix = ()
 
     @classmethod
-    def at(cls, a: Sequence[Fraction], psi: Matrix | None = None, depth: int = 2) -> "Flow":
+    def at(cls, a: Sequence[Fraction], psi: Matrix | None = None, depth: int = 2) -> "ExactState":
         """The flow on Sylvester's basis, or with another integer matrix in place of Ψ."""
         return cls.of(Setting.walsh(len(a) + 1, depth), a, psi=psi)
 
@@ -166,7 +166,7 @@ class Flow:
         a: Sequence[Fraction],
         C: tuple[tuple[Fraction, ...], ...] | None = None,
         psi: Matrix | None = None,
-    ) -> "Flow":
+    ) -> "ExactState":
         """`C`: rows of conserved differences, σ_1² − σ_{l+1}² for l = 1 … N−1; None if balanced."""
         own = psi is None
         psi = setting.psi() if psi is None else psi
@@ -194,35 +194,35 @@ class Flow:
     # --- what metrics look at --------------------------------------------------------------------
 
     @property
-    def values(self) -> list[Dual]:
+    def values(self) -> list[Rated]:
         """The free non-trivial singular values."""
         return self.all_values[-len(self.multiplicity) :]
 
     @property
-    def all_values(self) -> list[Dual]:
+    def all_values(self) -> list[Rated]:
         """The same, with the constant mode in front where the state has one (MSE)."""
         values = zip(self.a, self.velocity, self.state, strict=True)
-        return [Dual(a, v, ("exact", known)) for a, v, known in values]
+        return [Rated(a, v, ("exact", known)) for a, v, known in values]
 
     @property
-    def squares(self) -> list[tuple[Dual, ...]]:
+    def squares(self) -> list[tuple[Rated, ...]]:
         r"""The layers' squares, layer by layer; their rates are $\frac2N a\,g - 2\lambda_l\sigma_l^2$."""
         N = self.setting.depth
         decays = self.setting.scaled_decays() if any(self.setting.weight_decay) else [arb(0)] * N
         modes = [
-            [Dual(s, 2 * v * g / N - 2 * d * s) for d, s in zip(decays, squares, strict=True)]
+            [Rated(s, 2 * v * g / N - 2 * d * s) for d, s in zip(decays, squares, strict=True)]
             for v, g, squares in zip(self.a, self.force, self.sizes, strict=True)
         ]
         return list(zip(*modes, strict=True))
 
     @property
-    def margins(self) -> list[Dual]:
+    def margins(self) -> list[Rated]:
         """X and its rate; equal sums of equal cosines have equal keys."""
         inner = self.velocity[-len(self.multiplicity) :]
         counted = [m * v for m, v in zip(self.multiplicity, inner, strict=True)]
         rates = multiply(self.psi, counted)
         if self.psi is not self.setting.psi():  # another matrix in its place: nothing proves ties
-            return [Dual(*v) for v in zip(self.x, rates, strict=True)]
+            return [Rated(*v) for v in zip(self.x, rates, strict=True)]
         exact = self.state[-len(self.multiplicity) :]
         keys = []
         for row in self.setting.turns:
@@ -231,7 +231,7 @@ class Flow:
                 if t:
                     sums[t] = sums.get(t, Fraction(0)) + m * v
             keys.append(("margin", *sorted(sums.items())))
-        return [Dual(*v) for v in zip(self.x, rates, keys, strict=True)]
+        return [Rated(*v) for v in zip(self.x, rates, keys, strict=True)]
 
 
 def _velocity(setting: Setting, sizes: list[Balls], balls: Balls, force: Balls) -> Balls:

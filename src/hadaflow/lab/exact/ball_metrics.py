@@ -1,6 +1,6 @@
 r"""The metrics once more, over balls that carry their rates: each from its definition.
 
-Every one is a function of a `Flow`; singular values count as often as their multiplicity.
+Every one is a function of an `ExactState`; singular values count as often as their multiplicity.
 """
 
 import functools
@@ -11,26 +11,26 @@ from typing import Any
 from flint import arb
 
 from hadaflow.base.errors import InputError, meant, shown
-from hadaflow.lab.exact.ball_flow import MSE, Flow, Setting, multiply
-from hadaflow.lab.exact.balls import Dual, ball, largest, smallest, total
+from hadaflow.lab.exact.ball_flow import MSE, ExactState, Setting, multiply
+from hadaflow.lab.exact.balls import Rated, ball, largest, smallest, total
 
 
-def _sum(flow: Flow, terms: Iterable[Any]) -> Any:
+def _sum(flow: ExactState, terms: Iterable[Any]) -> Any:
     """Σ over all K − 1 non-trivial modes of terms given for the free ones."""
     return total([t if m == 1 else m * t for m, t in zip(flow.multiplicity, terms, strict=True)])
 
 
-def _count(flow: Flow) -> int:
+def _count(flow: ExactState) -> int:
     return sum(flow.multiplicity)
 
 
-def kl(flow: Flow) -> Dual:
+def kl(flow: ExactState) -> Rated:
     """KL(uniform ‖ â) = log‖a‖₁ − mean log a − log(K−1)."""
     n, a = _count(flow), flow.values
     return _sum(flow, a).log() - _sum(flow, [v.log() for v in a]) / n - arb(n).log()
 
 
-def reverse_kl(flow: Flow) -> Dual:
+def reverse_kl(flow: ExactState) -> Rated:
     """KL(â ‖ uniform) = log(K−1) + Σ â log â."""
     a = flow.values
     norm = _sum(flow, a)
@@ -38,38 +38,38 @@ def reverse_kl(flow: Flow) -> Dual:
     return arb(_count(flow)).log() + _sum(flow, [h * h.log() for h in shares])
 
 
-def _square_distance(flow: Flow, values: list[Dual]) -> Dual:
+def _square_distance(flow: ExactState, values: list[Rated]) -> Rated:
     """Σ (v/Σv − 1/(K−1))²."""
     n, norm = _count(flow), _sum(flow, values)
     gaps = [v / norm - Fraction(1, n) for v in values]
     return _sum(flow, [g * g for g in gaps])
 
 
-def l2(flow: Flow) -> Dual:
+def l2(flow: ExactState) -> Rated:
     """M = ½ Σ (â − 1/(K−1))²."""
     return _square_distance(flow, flow.values) / 2
 
 
-def frobenius(flow: Flow) -> Dual:
+def frobenius(flow: ExactState) -> Rated:
     """M̃ = Σ (a/‖a‖₂ − 1/√(K−1))² = 2 − 2 Σa/(‖a‖₂ √(K−1))."""
     a = flow.values
     length = _sum(flow, [v * v for v in a]).sqrt()
     return 2 - 2 * _sum(flow, a) / (length * arb(_count(flow)).sqrt())
 
 
-def log_ratio(flow: Flow) -> Dual:
+def log_ratio(flow: ExactState) -> Rated:
     """Max log a − min log a, to the right: among tied entries the one that leaves first decides."""
     return largest(flow.values).log() - smallest(flow.values).log()
 
 
-def collapse_deviation(flow: Flow) -> Dual:
+def collapse_deviation(flow: ExactState) -> Rated:
     """Max |(K−1)â − 1|."""
     n, norm = _count(flow), _sum(flow, flow.values)
     top, bottom = largest(flow.values), smallest(flow.values)
     return (n * top / norm - 1).max(1 - n * bottom / norm)
 
 
-def energy(flow: Flow) -> Dual:
+def energy(flow: ExactState) -> Rated:
     """Loss of one sample: log(1 + Σ e^{−x/τ}) + Σ q x/τ; for MSE Σ (1 − Ka)²/2K."""
     setting = flow.setting
     if setting.loss == MSE:
@@ -83,40 +83,40 @@ def energy(flow: Flow) -> Dual:
     return value
 
 
-def loss(flow: Flow) -> Dual:
+def loss(flow: ExactState) -> Rated:
     setting = flow.setting
     return energy(flow) * Fraction(setting.total_samples, setting.loss_divisor)
 
 
-def margin(flow: Flow) -> Dual:
+def margin(flow: ExactState) -> Rated:
     return smallest(flow.margins)
 
 
-def _alignment(flow: Flow, values: list[Dual]) -> Dual:
+def _alignment(flow: ExactState, values: list[Rated]) -> Rated:
     """√Σ (v/Σv − 1/(K−1))²."""
     return _square_distance(flow, values).sqrt()
 
 
-def _inner(flow: Flow, layers: Iterable[tuple[Dual, ...]]) -> list[Dual]:
+def _inner(flow: ExactState, layers: Iterable[tuple[Rated, ...]]) -> list[Rated]:
     """Products of layers' squares, for the non-trivial modes."""
     modes = zip(*layers, strict=True)
     products = [functools.reduce(lambda p, q: p * q, mode) for mode in modes]
     return products[-len(flow.multiplicity) :]
 
 
-def alignment_w(flow: Flow) -> Dual:
+def alignment_w(flow: ExactState) -> Rated:
     return _alignment(flow, _inner(flow, flow.squares[:1]))
 
 
-def alignment_h(flow: Flow) -> Dual:
+def alignment_h(flow: ExactState) -> Rated:
     return _alignment(flow, _inner(flow, flow.squares[1:]))
 
 
-def alignment_z(flow: Flow) -> Dual:
+def alignment_z(flow: ExactState) -> Rated:
     return _alignment(flow, flow.values)
 
 
-def label_divergence(flow: Flow) -> Dual:
+def label_divergence(flow: ExactState) -> Rated:
     r"""Bregman divergence from $a^* = \frac\tau K\sum_g\chi(g)\log q_g$, $\phi'' = 1/w$."""
     setting = flow.setting
     N, a = setting.depth, flow.values
@@ -156,7 +156,7 @@ def _fixed_point(setting: Setting) -> list[Any]:
     return [factor * (everything - v) for v in missing]
 
 
-METRICS: dict[str, Callable[[Flow], Dual]] = {
+METRICS: dict[str, Callable[[ExactState], Rated]] = {
     "kl": kl,
     "reverse_kl": reverse_kl,
     "l2": l2,

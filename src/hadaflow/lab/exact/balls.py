@@ -134,7 +134,7 @@ def _interned(way: Any) -> int:
     return _WAYS[way]
 
 
-class Dual:
+class Rated:
     """A number and its rate of change, both as balls.
 
     Arithmetic and the methods of `flint.arb` that are defined here follow the chain rule. `way` is how
@@ -153,71 +153,71 @@ class Dual:
     @property
     def key(self) -> int:
         """The number of the way; of a number of unknown origin its own."""
-        waiting: list[Dual] = [self]
+        waiting: list[Rated] = [self]
         while waiting:  # a loop, because sums may be longer than Python's stack
             last = waiting[-1]
             parts = () if last._way is None else last._way
-            missing = [p for p in parts if isinstance(p, Dual) and p._key is None]
+            missing = [p for p in parts if isinstance(p, Rated) and p._key is None]
             if missing:
                 waiting += missing
                 continue
             waiting.pop()
             if last._key is None:
-                known = tuple(p._key if isinstance(p, Dual) else p for p in parts)
+                known = tuple(p._key if isinstance(p, Rated) else p for p in parts)
                 last._key = _interned(known) if known else next(_NUMBERS)
         assert self._key is not None
         return self._key
 
-    def with_rate(self, rate: Any) -> "Dual":
+    def with_rate(self, rate: Any) -> "Rated":
         """The same number, changing at another rate."""
-        copy = Dual(self.value, ball(rate), self._way)
+        copy = Rated(self.value, ball(rate), self._way)
         copy._key = self.key
         return copy
 
     @classmethod
-    def constant(cls, value: Any) -> "Dual":
+    def constant(cls, value: Any) -> "Rated":
         """A number that does not change; balls are of unknown origin."""
         if isinstance(value, arb):
             return cls(value)
         known = value if isinstance(value, Fraction) else exact(value)
         return cls(ball(known), _NOTHING, ("exact", known))
 
-    def __add__(self, other: Any) -> "Dual":
-        if isinstance(other, Dual):
-            return Dual(self.value + other.value, self.rate + other.rate, ("+", self, other))
-        return Dual(self.value + _operand(other), self.rate, ("+", self, _origin(other)))
+    def __add__(self, other: Any) -> "Rated":
+        if isinstance(other, Rated):
+            return Rated(self.value + other.value, self.rate + other.rate, ("+", self, other))
+        return Rated(self.value + _operand(other), self.rate, ("+", self, _origin(other)))
 
-    def __mul__(self, other: Any) -> "Dual":
-        if isinstance(other, Dual):
+    def __mul__(self, other: Any) -> "Rated":
+        if isinstance(other, Rated):
             rate = self.rate * other.value + self.value * other.rate
-            return Dual(self.value * other.value, rate, ("*", self, other))
+            return Rated(self.value * other.value, rate, ("*", self, other))
         number = _operand(other)
-        return Dual(self.value * number, self.rate * number, ("*", self, _origin(other)))
+        return Rated(self.value * number, self.rate * number, ("*", self, _origin(other)))
 
-    def __truediv__(self, other: Any) -> "Dual":
-        if isinstance(other, Dual):
+    def __truediv__(self, other: Any) -> "Rated":
+        if isinstance(other, Rated):
             value = self.value / other.value
             rate = (self.rate - value * other.rate) / other.value
-            return Dual(value, rate, ("/", self, other))
+            return Rated(value, rate, ("/", self, other))
         number = _operand(other)
-        return Dual(self.value / number, self.rate / number, ("/", self, _origin(other)))
+        return Rated(self.value / number, self.rate / number, ("/", self, _origin(other)))
 
-    def __neg__(self) -> "Dual":
-        return Dual(-self.value, -self.rate, ("-", self))
+    def __neg__(self) -> "Rated":
+        return Rated(-self.value, -self.rate, ("-", self))
 
-    def __sub__(self, other: Any) -> "Dual":
+    def __sub__(self, other: Any) -> "Rated":
         return self + (-other)
 
-    def __rsub__(self, other: Any) -> "Dual":
+    def __rsub__(self, other: Any) -> "Rated":
         return -self + other
 
-    def __rtruediv__(self, other: Any) -> "Dual":
+    def __rtruediv__(self, other: Any) -> "Rated":
         return _dual(other) / self
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __pow__(self, power: Any) -> "Dual":
-        if isinstance(power, Dual):
+    def __pow__(self, power: Any) -> "Rated":
+        if isinstance(power, Rated):
             return (self.log() * power).exp()
         p = exact(power, "power")
         if p.denominator == 1:
@@ -226,27 +226,27 @@ class Dual:
         else:
             value = self.value ** ball(p)
             slope = ball(p) * value / self.value
-        return Dual(value, slope * self.rate, ("**", self, p))
+        return Rated(value, slope * self.rate, ("**", self, p))
 
-    def __rpow__(self, base: Any) -> "Dual":
+    def __rpow__(self, base: Any) -> "Rated":
         return (_dual(base).log() * self).exp()
 
-    def __abs__(self) -> "Dual":
+    def __abs__(self) -> "Rated":
         return largest([self, -self])
 
-    def max(self, other: Any) -> "Dual":
+    def max(self, other: Any) -> "Rated":
         return largest([self, _dual(other)])
 
-    def min(self, other: Any) -> "Dual":
+    def min(self, other: Any) -> "Rated":
         return smallest([self, _dual(other)])
 
-    def __getattr__(self, name: str) -> Callable[[], "Dual"]:
+    def __getattr__(self, name: str) -> Callable[[], "Rated"]:
         if name not in _SLOPES:
             raise AttributeError(f"an exact number has no {name!r}")
 
-        def apply() -> Dual:
+        def apply() -> Rated:
             value = getattr(self.value, name)()
-            return Dual(value, _SLOPES[name](self.value, value) * self.rate, (name, self))
+            return Rated(value, _SLOPES[name](self.value, value) * self.rate, (name, self))
 
         return apply
 
@@ -257,8 +257,8 @@ class Dual:
     __bool__ = __float__ = __int__ = __hash__ = _undecidable
 
 
-def _dual(value: Any) -> Dual:
-    return value if isinstance(value, Dual) else Dual.constant(value)
+def _dual(value: Any) -> Rated:
+    return value if isinstance(value, Rated) else Rated.constant(value)
 
 
 def _operand(value: Any) -> Any:
@@ -278,14 +278,14 @@ def total(values: Iterable[Any]) -> Any:
     return functools.reduce(lambda p, q: p + q, values)
 
 
-def largest(values: Iterable[Any]) -> Dual:
+def largest(values: Iterable[Any]) -> Rated:
     """The maximum, and its rate to the right: among tied entries the one that leaves first.
 
     Entries that might tie, without being proven to, are all kept: their rates' hull is the rate.
     """
     given = [_dual(v) for v in values]
     floor = functools.reduce(lambda p, q: p.max(q), (v.value.lower() for v in given))
-    tied: list[Dual] = []
+    tied: list[Rated] = []
     for v in given:
         if v.value < floor:
             continue
@@ -297,10 +297,10 @@ def largest(values: Iterable[Any]) -> Dual:
     if len(tied) == 1:
         return tied[0]
     value = functools.reduce(lambda p, q: p.max(q), (v.value for v in tied))
-    return Dual(value, functools.reduce(lambda p, q: p.union(q), (v.rate for v in tied)))
+    return Rated(value, functools.reduce(lambda p, q: p.union(q), (v.rate for v in tied)))
 
 
-def smallest(values: Iterable[Any]) -> Dual:
+def smallest(values: Iterable[Any]) -> Rated:
     return -largest([-_dual(v) for v in values])
 
 

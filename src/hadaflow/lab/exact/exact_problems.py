@@ -11,6 +11,7 @@ import numpy as np
 from hadaflow.base.errors import InputError, shown
 from hadaflow.lab.exact.ball_flow import CROSS_ENTROPY, MSE, Setting
 from hadaflow.lab.exact.balls import check_denominators, exact, written
+from hadaflow.model.fitting import check_all_modes
 
 Rows = tuple[tuple[Fraction, ...], ...]
 LARGEST = 512  # classes; Ψ is dense here
@@ -25,7 +26,7 @@ def setting_of(model: Any) -> Setting:
         raise InputError(
             "Certificates need balanced classes: with `imbalance` the right vectors turn."
         )
-    model.check_all_modes()
+    check_all_modes(model)
 
     def decimal(v: float) -> Fraction:
         return Fraction(repr(float(v)))

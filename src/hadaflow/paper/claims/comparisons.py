@@ -13,7 +13,7 @@ from hadaflow.model.starts import gaussian, hadamard, lift, matched_spectrum
 from hadaflow.model.states import RAW, Parameters, spectrum
 from hadaflow.model.ufm import UFM
 from hadaflow.paper.claim import CORRECTED, Finding, claim, finding, larger
-from hadaflow.paper.claims.runs import (
+from hadaflow.paper.claims.experiment_data import (
     SHARED,
     Runs,
     burn_in,

@@ -10,7 +10,7 @@ import numpy as np
 from hadaflow.algebra.bases import Sylvester
 from hadaflow.base.precision import double_precision
 from hadaflow.flow.solver import solve
-from hadaflow.lab.exact.ball_flow import Flow, sylvester_psi
+from hadaflow.lab.exact.ball_flow import ExactState, sylvester_psi
 from hadaflow.lab.trial_states import exactly, random_states
 from hadaflow.model.closed_forms import mse_exact
 from hadaflow.model.starts import gaussian, hadamard, lift
@@ -286,7 +286,7 @@ def positivity(psi: Any = None) -> Finding:
     for K in (2, 4, 8, 16):
         for a in exactly(random_states(K, 500, seed=15)):
             matrix = psi(K) if psi else sylvester_psi(K)
-            negative += sum(not v > 0 for v in Flow.at(a, matrix).b)
+            negative += sum(not v > 0 for v in ExactState.at(a, matrix).b)
     run = solve(
         UFM(8),
         [1, 0.5, 0, 0.2, 0, 0.1, 0.3],

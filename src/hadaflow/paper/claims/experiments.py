@@ -11,7 +11,7 @@ from hadaflow.model.starts import gaussian, hadamard
 from hadaflow.model.states import RAW, Parameters, Spectrum
 from hadaflow.model.ufm import UFM
 from hadaflow.paper.claim import CORRECTED, Finding, claim, finding, larger
-from hadaflow.paper.claims.runs import (
+from hadaflow.paper.claims.experiment_data import (
     SHARED,
     Runs,
     burn_in,

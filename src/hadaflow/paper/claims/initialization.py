@@ -7,7 +7,7 @@ import flint
 import numpy as np
 
 from hadaflow.flow.solver import solve
-from hadaflow.lab.exact.ball_flow import Flow
+from hadaflow.lab.exact.ball_flow import ExactState
 from hadaflow.lab.exact.balls import ball, exact
 from hadaflow.model.closed_forms import linearized
 from hadaflow.model.states import RAW, Parameters
@@ -44,7 +44,7 @@ def linearized_dynamics(
     for size in sizes:
         with flint.ctx.workprec(200):
             state = [exact(size) * exact(v) for v in _SHAPE]
-            flow = Flow.at(state)
+            flow = ExactState.at(state)
             left = [v - ball(a * (1 - a)) for v, a in zip(flow.velocity, state, strict=True)]
             remainders.append(np.array([float(v.mid()) for v in left]))
     norms = [np.abs(r).max() for r in remainders]

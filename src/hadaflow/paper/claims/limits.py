@@ -11,14 +11,14 @@ import numpy as np
 from flint import arb
 
 from hadaflow.flow.solver import solve
-from hadaflow.lab.exact.ball_flow import Flow, Matrix, multiply, sylvester_psi
+from hadaflow.lab.exact.ball_flow import ExactState, Matrix, multiply, sylvester_psi
 from hadaflow.lab.exact.balls import ball, enclose, exact
 from hadaflow.lab.trial_states import exactly, pushed_states, random_states
 from hadaflow.metrics.maxmargin import max_margin as read_max_margin
 from hadaflow.model.starts import lift
 from hadaflow.model.ufm import UFM
 from hadaflow.paper.claim import CERTIFIED, CORRECTED, Finding, claim, finding, larger
-from hadaflow.paper.orbits import orbit_data, turning_points
+from hadaflow.paper.orbit_figures import orbit_data, turning_points
 from hadaflow.runs.targets import Norm
 
 PsiOf = Callable[[int], Matrix]
@@ -53,7 +53,7 @@ def only_full_rank_direction(psi_of: PsiOf = sylvester_psi) -> Finding:
         for a in exactly(random_states(K, 1000, seed=70 + K)):
 
             def differs(a: Any = a, K: int = K) -> Any:
-                b = Flow.at(a, psi_of(K)).b
+                b = ExactState.at(a, psi_of(K)).b
                 gaps = [abs(v - b[0]) for v in b[1:]]
                 return functools.reduce(lambda p, q: p.max(q), gaps)
 
@@ -74,7 +74,7 @@ def only_full_rank_direction(psi_of: PsiOf = sylvester_psi) -> Finding:
     )
 
     def formula() -> Any:
-        b = Flow.at([exact("0.7")] * 7, psi_of(8)).b[0]
+        b = ExactState.at([exact("0.7")] * 7, psi_of(8)).b[0]
         return -(b / 8).log() / 8 - ball(exact("0.7"))
 
     value = {
@@ -128,7 +128,7 @@ def k4_stable_points_uniform(classes: int = 4) -> Finding:
         for i, j in pairs:
 
             def product(i: int = i, j: int = j, a: Any = a) -> Any:
-                b = Flow.at(a).b
+                b = ExactState.at(a).b
                 return ball(a[i] - a[j]) * (b[i] - b[j])
 
             tried += 1
@@ -180,7 +180,7 @@ def non_uniform_direction(
     run = solve(UFM(8), list(map(float, start)), Norm(2000), progress=None)
     distance = float(np.abs(run.a_hat[-1] - np.array(limit) / sum(limit)).max())
     offset = float(2 * run.a[-1, 0] - run.a[-1, 3])
-    flow = Flow.at([exact(v) for v in limit])
+    flow = ExactState.at([exact(v) for v in limit])
     value = {
         "smallest margins of a*, a_conv": [float(m) for m in margins],
         "dual weights prove it optimal": optimal,
@@ -256,7 +256,7 @@ def max_margin(points: dict[int, Any] | None = None) -> Finding:
 def energy_ball(direction: Sequence[Any], norm: Any) -> Any:
     """log(1 + Σ e^{−‖a‖(Ψâ)_j}) over balls."""
     total = sum(exact(v) for v in direction)
-    flow = Flow.at([norm * exact(v) / total for v in direction])
+    flow = ExactState.at([norm * exact(v) / total for v in direction])
     return sum(flow.e, arb(0)).log1p()
 
 
@@ -340,7 +340,7 @@ def exponential_slowdown(drop: int = 0) -> Finding:
         margins = [sum(p * v for p, v in zip(row, direction, strict=True)) / norm for row in psi]
         logs = []
         for size in (1000, 2000):
-            flow = Flow.at([exact(size * v) / norm for v in direction])
+            flow = ExactState.at([exact(size * v) / norm for v in direction])
             logs.append([(b / flow.D).log() for b in flow.b])
         for i, row in enumerate(psi):
             C = sorted(m for m, p in zip(margins, row, strict=True) if p)[drop]

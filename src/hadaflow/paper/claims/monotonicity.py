@@ -11,7 +11,7 @@ from flint import arb
 
 from hadaflow.flow.solver import solve
 from hadaflow.lab.certify import metric_rate
-from hadaflow.lab.exact.ball_flow import Flow, Matrix, sylvester_psi
+from hadaflow.lab.exact.ball_flow import ExactState, Matrix, sylvester_psi
 from hadaflow.lab.exact.balls import ball, enclose, exact
 from hadaflow.lab.trial_states import proven_signs, pushed_states, random_states
 from hadaflow.metrics import distances
@@ -94,7 +94,7 @@ def _falls(found: dict[str, Any]) -> bool:
 
 def kl_per_log_norm(psi: Matrix, state: Sequence[Any]) -> Any:
     """dKL/d log‖a‖₁ = 1 − (K/(K−1))/⟨x̂⟩, ⟨x̂⟩ the e^{−x}-weighted mean of the margins of â."""
-    flow = Flow.at([exact(v) for v in state], psi)
+    flow = ExactState.at([exact(v) for v in state], psi)
     K = len(flow.a) + 1
     weighted = sum((x * e for x, e in zip(flow.x, flow.e, strict=True)), arb(0))
     mean = weighted / sum(flow.e, arb(0)) / sum(flow.a, arb(0))
@@ -237,7 +237,7 @@ def l2_counterexample(start: Sequence[str] = V_STAR) -> Finding:
     found = _certified_at("l2", {"K = 8": start, **_embedded(start, "0.000001", (16, 32, 64))})
 
     def with_printed_mean() -> Any:
-        flow = Flow.at([exact(v) for v in start])
+        flow = ExactState.at([exact(v) for v in start])
         mean = sum((a * b for a, b in zip(flow.a, flow.b, strict=True)), arb(0))
         norm = sum(flow.a, arb(0))
         terms = ((a / norm) ** 2 * (b - mean) for a, b in zip(flow.a, flow.b, strict=True))
@@ -278,7 +278,7 @@ def frobenius_counterexample(start: Sequence[str] = W_STAR) -> Finding:
     """The sum and every rate positive; the sum within half a unit of the paper's last digit."""
 
     def bracket() -> Any:
-        flow = Flow.at([exact(v) for v in start])
+        flow = ExactState.at([exact(v) for v in start])
         pairs = [(a, v, b) for a in flow.a for v, b in zip(flow.a, flow.b, strict=True)]
         return sum((a * v * b * (v - a) for a, v, b in pairs), arb(0))
 
@@ -314,7 +314,9 @@ def log_ratio_counterexample_k16(start: Sequence[str] = SIXTEEN) -> Finding:
         for name, a in _embedded(start, filler, (32, 64)).items():
             rate, K = metric_rate("log_ratio", a), len(a) + 1
             with flint.ctx.workprec(256):  # b_1 and b_2 share their first 13 digits
-                small, large = (Flow.at([exact(v) for v in state]).b[:2] for state in (start, a))
+                small, large = (
+                    ExactState.at([exact(v) for v in state]).b[:2] for state in (start, a)
+                )
                 factor = arb(K) / 16 * (-(K - 16) * ball(exact(filler))).exp()
                 ratio = (large[0] - large[1]) / (small[0] - small[1]) / factor
                 off = larger(off, abs(ratio - 1).upper())
@@ -355,8 +357,8 @@ def embedding_lemma(
         violated += int(not np.array_equal(large, block_psi(small)))
     for a in random_states(8, 30, seed=33, low=-1, high=0.7):
         state = [exact(v) for v in a]
-        one = Flow.at(state, psi_of(8).tolist())
-        two = Flow.at([*state, *[exact(0)] * 8], psi_of(16).tolist())
+        one = ExactState.at(state, psi_of(8).tolist())
+        two = ExactState.at([*state, *[exact(0)] * 8], psi_of(16).tolist())
         for v, w in zip(one.b, two.b, strict=False):
             ratio = w / v - factor
             violated += int(not ratio.contains(0))

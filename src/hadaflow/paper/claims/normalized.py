@@ -10,7 +10,7 @@ import numpy as np
 from hadaflow.algebra.bases import Sylvester
 from hadaflow.base.precision import double_precision
 from hadaflow.flow.solver import solve
-from hadaflow.lab.exact.ball_flow import Flow
+from hadaflow.lab.exact.ball_flow import ExactState
 from hadaflow.lab.trial_states import exactly, random_states
 from hadaflow.model.ufm import UFM
 from hadaflow.paper.claim import CORRECTED, Finding, claim, finding, larger
@@ -86,7 +86,7 @@ def stable_normalized_form(form: Callable[..., np.ndarray] = stable_field) -> Fi
         states *= 10 ** np.linspace(0, 6, 100)[:, None] / states.sum(axis=1, keepdims=True)
         for a, exact_a in zip(states, exactly(states), strict=True):
             with flint.ctx.workprec(256):
-                flow = Flow.at(exact_a)
+                flow = ExactState.at(exact_a)
                 norm = sum((v * v for v in flow.velocity), flint.arb(0)).sqrt()
                 want = [float((v / norm).mid()) for v in flow.velocity]
             got = form(psi, a)

@@ -1,0 +1,25 @@
+"""JAX on first use: what describes a model is at hand without waiting for what computes it."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+
+class _Lazy:
+    """A module that is imported when one of its names is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(importlib.import_module(self._name), attribute)
+        setattr(self, attribute, found)  # not asked for again
+        return found
+
+
+if TYPE_CHECKING:
+    import jax
+    import jax.core
+    import jax.numpy as jnp
+    from jax import lax
+else:
+    jax, jnp, lax = map(_Lazy, ("jax", "jax.numpy", "jax.lax"))

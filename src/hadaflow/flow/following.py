@@ -1,0 +1,301 @@
+"""What is followed by a march: a reduced start or matrices, and one driver for both."""
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+
+from hadaflow.base.errors import InputError
+from hadaflow.base.interruption import held_back
+from hadaflow.base.precision import double_precision
+from hadaflow.base.progress import Progress
+from hadaflow.flow.integrate import Integration
+from hadaflow.flow.kinds.amplitudes import AmplitudeFlow
+from hadaflow.flow.kinds.displacement import DisplacementFlow
+from hadaflow.flow.kinds.flow import Course, Flow, SpectrumFlow
+from hadaflow.flow.kinds.layers import LayerFlow
+from hadaflow.flow.kinds.matrices import MatrixFlow
+from hadaflow.model.fitting import fitted
+from hadaflow.model.layers import layer_values
+from hadaflow.model.starts import compress, distance_from_hadamard, log_singular_values, project
+from hadaflow.model.states import Parameters, Spectrum
+from hadaflow.model.ufm import UFM
+from hadaflow.model.views.circulant import CirculantView
+from hadaflow.model.views.reduced import SymmetricView
+from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.outcomes import Ending, Outcome, Stop
+from hadaflow.runs.recording import Clocks, record, spectra, status_of
+from hadaflow.runs.requests import Request
+from hadaflow.runs.targets import Steady, deviation
+from hadaflow.saddles.low_rank import low_rank_limit
+
+_STEP_LIMIT = 2e7  # steps: minutes
+_REST_TOLERANCE = 1e-10  # largest relative speed per unit of time
+# An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. This is ten
+# times the collapse norm up to which an end is promised, seconds of work; for full states, whose steps
+# cost more, as much.
+NORM_LIMIT, _FULL_NORM_LIMIT = 1e6, 1e5
+
+
+class Way:
+    """A run of the march: its flow, and what Python asks of its states."""
+
+    request: Any  # whose method is one of steps
+    flow: Any
+    norm_limit: float
+
+    def singular_values(self, y: Any) -> np.ndarray:
+        """The K − 1 non-trivial ones, scaled."""
+        raise NotImplementedError
+
+    def path(self, y: Any) -> float:
+        raise NotImplementedError
+
+    def never(self, y: Any) -> str:
+        """Why the direction will never be uniform, where that is proven; else nothing."""
+        raise NotImplementedError
+
+    def arrays(self, ys: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """What a trajectory holds of the states, the start first; and their path lengths."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducedWay(Way):
+    """Of singular values."""
+
+    request: Request
+    start: Spectrum
+    norm_limit: float = NORM_LIMIT
+
+    @functools.cached_property
+    def flow(self) -> SpectrumFlow:
+        return reduced_flow(self.request.model, self.start)
+
+    def singular_values(self, y: Any) -> np.ndarray:
+        return self.request.model.nontrivial(self.flow.values(y).a)
+
+    def path(self, y: Any) -> float:
+        return float(y[0])
+
+    def never(self, y: Any) -> str:
+        a, C, angles = self.flow.values(y)
+        return low_rank_limit(self.request.model, a, self.start.C if C is None else C, angles)
+
+    def arrays(self, ys: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        found = self.flow.values(ys.T)
+        a = np.moveaxis(found.a, -1, 0)
+        C, angles = (None if x is None else np.moveaxis(x, -1, 0) for x in found[1:])
+        with np.errstate(divide="ignore"):
+            arrays = spectra(self.request, self.start, np.log(a), C, angles)
+        if self.start.angles is None and "angles" in arrays:
+            # Modes that could have changed their sign, and have not, are real.
+            if not np.any(np.cos(arrays["angles"]) < 0):
+                del arrays["angles"]
+        return arrays, ys[:, 0]
+
+
+def reduced_flow(model: UFM, start: Spectrum, beside: Any = None) -> SpectrumFlow:
+    """The kind of flow that can follow this start, or these."""
+    if start.angles is None and model.may_change_sign(start.C):
+        start = dataclasses.replace(start, angles=np.zeros_like(start.a))
+    view = model.view_of(start.angles)
+    view = view if beside is None else beside(view)
+    if isinstance(view, CirculantView):
+        return AmplitudeFlow.of(view, start)
+    if isinstance(view, SymmetricView) and view.decays is None and not view.has_constant_mode:
+        return DisplacementFlow.of(view, start)
+    zeros = np.sum(layer_values(model.depth, start.a, start.C) == 0, axis=0)
+    if np.any(zeros == 1):
+        raise InputError(
+            "Argument `start` must have positive singular values (or zeros that stay zero) for "
+            "this model, whose reduced view follows their logarithms; the full view (`hadamard`) "
+            "follows such a start."
+        )
+    return LayerFlow.of(view, start)
+
+
+@dataclasses.dataclass(frozen=True)
+class FullWay(Way):
+    """Of parameter matrices, as narrow as they can be made without loss."""
+
+    request: Request
+    start: Parameters
+    norm_limit: float = _FULL_NORM_LIMIT
+
+    @functools.cached_property
+    def _narrow(self) -> Any:
+        return compress(self.request.model, self.start)
+
+    @functools.cached_property
+    def flow(self) -> MatrixFlow:
+        model, state, _ = self._narrow
+        return MatrixFlow.of(model.full_view, state)
+
+    def singular_values(self, y: Any) -> np.ndarray:
+        model = self.request.model
+        logs = log_singular_values(self._narrow[0], Parameters(y[0]), model.classes - 1)
+        return np.exp(logs) / model.singular_value_scale
+
+    def path(self, y: Any) -> float:
+        return float(y[1])
+
+    def never(self, y: Any) -> str:
+        """The certificate of the reduced view, for a deep full state that is a Hadamard one."""
+        model, state = self._narrow[0], Parameters(y[0])
+        if model.depth < 3 or model.feature_width < model.classes:
+            return ""
+        if distance_from_hadamard(model, state) > 1e-9:
+            return ""
+        scaled = fitted(model, project(model, state))
+        return low_rank_limit(model, scaled.a, scaled.C)
+
+    def arrays(self, ys: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        factors, path = ys
+        states = self._narrow[2](Parameters(tuple(factors)))
+        rows = [
+            np.concatenate([f[None], s])
+            for f, s in zip(self.start.factors, states.factors, strict=True)
+        ]
+        return dict(zip(self.request.model.factor_names, rows, strict=True)), path
+
+    def decided(self) -> tuple[str, str] | None:
+        """Status and message of a run that needs no integration."""
+        request, start = self.request, self._narrow[1]
+        modes, event = request.model.classes - 1, request.event
+        if event is None:
+            return None
+        if len(start.factors) > 1:
+            pairs = itertools.pairwise(start.factors)
+            ranks = [int(np.linalg.matrix_rank(np.concatenate([A.T, B], axis=1))) for A, B in pairs]
+            if event.uniform and min(ranks) < modes:
+                between = "W and H span" if len(ranks) == 1 else "Two neighbouring factors span"
+                return "never-collapses", (
+                    f"{between} {min(ranks)} feature directions to double precision and never more, "
+                    f"but collapse needs {modes}: ask for a time, a norm or a path length instead, or "
+                    "for the reduced view, which resolves singular values of any size."
+                )
+            if event.grows and max(ranks) == 0:
+                return "failed", "All matrices are zero: nothing moves."
+        left = Course.towards(self.flow, event, request.target_value).left(self.flow.begin())
+        return status_of(request, Ending.EVENT, 0.0) if float(left) <= 0 else None
+
+
+def follow(way: Way) -> Trajectory:
+    """March along a flow to the request's end."""
+    with double_precision():
+        outcome = _march(way)
+        with held_back():
+            return recorded(way, outcome)
+
+
+def recorded(way: Way, outcome: Outcome, decided: tuple[str, str] | None = None) -> Trajectory:
+    """The trajectory of a march that has ended."""
+    request = way.request
+    arrays, path = way.arrays(outcome.ys)
+    ended = decided or status_of(request, outcome.ending, outcome.last, outcome.reason)
+    return record(request, arrays, Clocks.at(request, outcome.us, path), *ended, outcome)
+
+
+def not_begun(flow: Flow, ending: Ending) -> Outcome:
+    """The outcome of a march that has nothing to do."""
+    none = jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), flow.begin())
+    return Outcome(ending, np.zeros(0), none)
+
+
+def _march(way: Way) -> Outcome:
+    """March to the request's end.
+
+    A flow that settles comes to rest before a late time, or short of another target: it is stopped
+    there, since the noise of rounding, which log time magnifies, would only cost steps.
+    """
+    request, flow = way.request, way.flow
+    goals, event = request.goals, request.event
+    if goals is not None and len(goals) == 0:  # only time 0 was asked for
+        return not_begun(flow, Ending.DONE)
+    with Progress(request.progress, "solve") as progress:
+
+        def report(u: float) -> None:
+            progress.report(request.where(u), None if goals is None else u / goals[-1])
+
+        def rests(y: Any) -> bool:
+            if not request.model.settles or (event is not None and event.rests):
+                return False
+            return float(Steady.left(flow.read(y), _REST_TOLERANCE)) <= 0
+
+        def stop(u: float, y: Any, steps: int) -> Stop | None:
+            return Stop(Ending.REST) if rests(y) else _give_up(way, u, y, steps)
+
+        course = Course.towards(flow, event, request.target_value)
+        tolerance = request.method.local_tolerance(request)
+        integration = Integration(course, request.method, tolerance, report, stop)
+        if goals is not None:
+            outcome = integration.to_goals(goals)
+        else:
+            outcome = integration.to_event(request.grid)
+            sharper = request.method.sharpened(request, outcome.sensitivity)
+            if outcome.ending is Ending.EVENT and sharper is not None:
+                again = dataclasses.replace(integration, tolerance=sharper)
+                outcome = again.to_event(request.grid)
+        if not len(outcome.us):
+            return outcome
+        final = jax.tree.map(lambda y: y[-1], outcome.ys)
+        stopped = outcome.ending in (Ending.GIVEN_UP, Ending.NEVER, Ending.STUCK)
+        if outcome.ending is not Ending.REST and not (stopped and rests(final)):
+            return outcome
+        return _at_rest(request, outcome, way.singular_values(final))
+
+
+def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:
+    """The outcome of a flow that has come to rest: later times see the same state."""
+    goals, since = request.goals, request.where(float(outcome.us[-1]))
+    if goals is None:
+        assert request.event is not None
+        shares = ", ".join(f"{v:.3g}" for v in (a / a.sum())[:8]) if a.sum() > 1e-12 else "zero"
+        more = ", …" if len(a) > 8 else ""
+        if request.event.uniform:
+            reason = (
+                "The direction never becomes uniform: the flow has come to rest at the direction "
+                f"({shares}{more})."
+            )
+            return dataclasses.replace(outcome, ending=Ending.NEVER, reason=reason)
+        reason = f"the flow settles at a finite point, with ‖a‖₁ = {a.sum():.6g} (scaled)"
+        return dataclasses.replace(outcome, ending=Ending.GIVEN_UP, reason=reason)
+    row = np.minimum(np.searchsorted(outcome.us, goals), len(outcome.us) - 1)
+    ys = jax.tree.map(lambda y: y[row], outcome.ys)
+    return dataclasses.replace(
+        outcome, ending=Ending.DONE, us=goals, ys=ys, reason=f"at rest since {since}"
+    )
+
+
+def _give_up(way: Way, u: float, y: Any, steps: int) -> Stop | None:
+    """Stop where the target is out of reach, or tens of millions of steps away at the pace so far.
+
+    Or where it is still not reached after so many: every march has an end.
+    """
+    request, event = way.request, way.request.event
+    a = way.singular_values(y)
+    norm = float(a.sum())
+    if event is not None and event.uniform:
+        if limit := way.never(y):
+            return Stop(Ending.NEVER, limit)
+        if norm > way.norm_limit:
+            return Stop(
+                Ending.GIVEN_UP,
+                f"‖a‖₁ has reached {norm:.3g} (scaled) and max|(K−1)â − 1| is still "
+                f"{deviation(a):.3g}; an explicit method needs of the order of ‖a‖₁ steps",
+            )
+    if reason := request.method.too_many(request, steps):
+        return Stop(Ending.GIVEN_UP, reason)
+    share = None
+    if request.goals is not None:
+        share = u / request.goals[-1]
+    elif event is not None:
+        share = event.share(norm, way.path(y), request.target_value)
+    if share is None or steps < 10**4 or steps < _STEP_LIMIT * share:
+        return None
+    reason = f"the way there would take about {steps / share:.1e} steps of {request.method.name}"
+    return Stop(Ending.GIVEN_UP, reason)

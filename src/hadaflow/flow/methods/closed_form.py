@@ -1,0 +1,116 @@
+"""The squared error at depth 1 and 2 without penalties: a formula at every time."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.optimize
+
+from hadaflow.base.precision import double_precision
+from hadaflow.model.closed_forms import mse_path_length, mse_singular_values
+from hadaflow.model.states import Spectrum
+from hadaflow.model.ufm import MSE, UFM
+from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.methods import Method
+from hadaflow.runs.outcomes import Ending
+from hadaflow.runs.recording import Clocks, record, record_start, spectra, status_of
+from hadaflow.runs.requests import Request
+from hadaflow.runs.targets import deviation
+
+_SECONDS = 1e-3
+
+
+class ClosedForm(Method):
+    name: ClassVar[str] = "closed form"
+
+    def suits(self, request: Request, start: Any) -> str | None:
+        model = request.model
+        if request.full or model.loss != MSE or model.depth > 2 or model.penalized:
+            return None
+        return "nothing to integrate"
+
+    def run(self, request: Request, start: Spectrum) -> Trajectory:
+        model, goals = request.model, request.goals
+        status, message = "reached", "All requested times reached (closed form)."
+        if goals is None:
+            end = _first_crossing(request, start)
+            if end is None:
+                settled = f"The flow settles at a finite point before {request.event}."
+                return record_start(request, start, "failed", settled)
+            goals = request.grid(end)
+            status, message = status_of(request, Ending.EVENT, goals[-1])
+        with np.errstate(over="ignore"):
+            t = np.expm1(goals)
+        a = mse_singular_values(model, start.a, start.C, t)
+        path = mse_path_length(model, start.a, start.C, goals)
+        with np.errstate(divide="ignore"):
+            arrays = spectra(request, start, np.log(a))
+        return record(request, arrays, Clocks.at(request, goals, path), status, message)
+
+    def memory(self, request: Request, start: Any) -> float:
+        return 16.0 * start.a.size * request.saved_points
+
+    def seconds(self, request: Request, start: Any) -> float:
+        return _SECONDS
+
+
+def _first_crossing(request: Request, start: Spectrum) -> float | None:
+    """The u at which the event of an MSE run happens first, or None if it never does."""
+    event, value = request.event, request.target_value
+    assert event is not None
+
+    def left(us: Any) -> np.ndarray:
+        with double_precision(), np.errstate(divide="ignore", invalid="ignore"):
+            reading = ClosedFormReading(request.model, start, np.atleast_1d(us))
+            return np.asarray(event.left(reading, value))
+
+    # Settled to the last bit after this time, whatever the start.
+    positive = start.a[start.a > 0]
+    escape = -math.log(min(positive.min() if positive.size else 1.0, 1.0))
+    us = np.linspace(0.0, math.log1p(80.0 + 2 * escape), 4001)
+    below = np.flatnonzero(left(us) <= 0)
+    if not len(below):
+        return None
+    if below[0] == 0:
+        return float(us[1])
+    low, high = us[below[0] - 1], us[below[0]]
+    # To the last digits of u itself, however small it is.
+    root: Any = scipy.optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-300)
+    further = 4 * np.finfo(float).eps * root
+    while root < high and left(root)[0] > 0:  # to the far side, where the target has been reached
+        root, further = min(root + further, high), 2 * further
+    return float(root)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClosedFormReading:
+    """Of the solution at many times, as NumPy arrays."""
+
+    model: UFM
+    start: Spectrum
+    u: np.ndarray
+
+    @functools.cached_property
+    def _a(self) -> np.ndarray:
+        return mse_singular_values(self.model, self.start.a, self.start.C, np.expm1(self.u))
+
+    @property
+    def deviation(self) -> Any:
+        return deviation(self.model.nontrivial(self._a))
+
+    @property
+    def log_norm(self) -> Any:
+        return np.log(self.model.nontrivial(self._a).sum(axis=1))
+
+    @property
+    def log_path(self) -> Any:
+        return np.log(mse_path_length(self.model, self.start.a, self.start.C, self.u))
+
+    @property
+    def fastest(self) -> Any:
+        a = self._a
+        velocity = self.model.velocity(a, np.broadcast_to(self.start.C, a.shape))
+        relative = np.where(a > 0, np.abs(velocity) / a, np.where(velocity == 0, 0.0, np.inf))
+        return relative.max(axis=1)

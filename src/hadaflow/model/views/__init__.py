@@ -1,0 +1,1 @@
+"""The equations of a model in its views: structure is static, numbers are traced."""
