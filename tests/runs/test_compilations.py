@@ -1,5 +1,6 @@
 """Code is compiled for a structure, never for a number: counted, not timed."""
 
+import dataclasses
 import gc
 from pathlib import Path
 
@@ -237,3 +238,34 @@ def test_three_hundred_models_that_differ_in_numbers_take_little_memory():
     for _ in range(300):
         use_one()
     assert resident_megabytes() - before < 50
+
+
+# --- structures -----------------------------------------------------------------------------------
+
+
+def test_kinds_with_the_same_fields_are_different_structures():
+    """Else code compiled for one would be run for the other."""
+    from hadaflow.model.views.pytrees import Traced, static, traced
+
+    class One(Traced):
+        x: float
+        kind: str = static()
+
+    class Other(One):
+        pass
+
+    assert jax.tree.structure(One(1.0, "a")) != jax.tree.structure(Other(1.0, "a"))
+    assert jax.tree.structure(One(1.0, "a")) != jax.tree.structure(One(1.0, "b"))
+    assert jax.tree.structure(One(1.0, "a")) == jax.tree.structure(One(2.0, "a"))
+
+    @dataclasses.dataclass(frozen=True)
+    class Plain:
+        x: float
+        numbers = ("x",)
+
+    class Same(Plain):
+        pass
+
+    a, b = traced(Plain(1.0)), traced(Same(1.0))
+    assert jax.tree.structure(a) != jax.tree.structure(b)
+    assert jax.tree.map(lambda x: 2 * x, b) == Same(2.0)

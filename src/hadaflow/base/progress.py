@@ -55,6 +55,11 @@ class Progress:
         answer_held_back()
         return self
 
+    @property
+    def heard(self) -> bool:
+        """Is there anybody to report to?"""
+        return self._own is not None or self._shown
+
     def report(self, text: str, fraction: float | None = None) -> None:
         if self._own is not None:
             self._own(text, fraction)

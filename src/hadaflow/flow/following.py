@@ -219,7 +219,8 @@ def _march(way: Way) -> Outcome:
     with Progress(request.progress, "solve") as progress:
 
         def report(u: float) -> None:
-            progress.report(request.where(u), None if goals is None else u / goals[-1])
+            if progress.heard:
+                progress.report(request.where(u), None if goals is None else u / goals[-1])
 
         def rests(y: Any) -> bool:
             if not request.model.settles or (event is not None and event.rests):

@@ -68,7 +68,7 @@ class Integration:
     @functools.cached_property
     def _compiled_for(self) -> tuple[Any, Any, Any]:
         """Structure and method, for which code is compiled, and the numbers it is run with."""
-        numbers, structure = jax.tree.flatten(self.course)
+        structure, numbers = taken_apart(self.course)
         return structure, self.method, numbers
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
@@ -263,9 +263,7 @@ def _chunk_length(flow: Flow, y) -> int:
 
 def _side_block(points: int, numbers: int) -> int:
     """How many of a run's saved points, whose steps work on so many numbers, are stepped to at once."""
-    return int(
-        np.clip(_SIDE_NUMBERS // numbers, 1, min(_SIDE_STEPS, 2 ** (points - 1).bit_length()))
-    )
+    return max(1, min(_SIDE_NUMBERS // numbers, _SIDE_STEPS, 2 ** (points - 1).bit_length()))
 
 
 def _size(y) -> int:
@@ -286,8 +284,24 @@ def where(condition, new, old):
 compiled = functools.partial(jax.jit, static_argnames=("structure", "method"))
 
 
-def course_of(structure, numbers) -> Course:
-    return jax.tree.unflatten(structure, numbers)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Structure:
+    """What code is compiled for, one object of each: told apart by its address, not field by field."""
+
+    tree: Any
+
+
+_structure = functools.lru_cache(maxsize=256)(Structure)
+
+
+def taken_apart(course: Course) -> tuple[Structure, list[Any]]:
+    """The structure of a course and its numbers."""
+    numbers, tree = jax.tree.flatten(course)
+    return _structure(tree), numbers
+
+
+def course_of(structure: Structure, numbers: list[Any]) -> Course:
+    return jax.tree.unflatten(structure.tree, numbers)
 
 
 def begin(course: Course, parts, y0) -> March:

@@ -24,6 +24,7 @@ from hadaflow.flow.integrate import (
     locate,
     parts_of,
     step,
+    taken_apart,
     where,
 )
 from hadaflow.flow.kinds.flow import Course
@@ -84,7 +85,7 @@ class Fleet:
         self, course: Course, runs: int, method: Any, tolerance: float, end: float,
         lost: Callable[[Any, March], np.ndarray],
     ) -> None:  # fmt: skip
-        self._numbers, self._structure = jax.tree.flatten(course)
+        self._structure, self._numbers = taken_apart(course)
         self._own = [x.shape[-1] == runs for x in self._numbers]
         self._runs, self._method, self._lost = runs, method, lost
         self._y0 = course.flow.begin()

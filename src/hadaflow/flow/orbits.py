@@ -14,7 +14,7 @@ from jax import lax
 
 from hadaflow.algebra.bases import Basis
 from hadaflow.flow.dual import DualFlow, OrbitReading, OrbitState
-from hadaflow.flow.integrate import Status, chunk_of_steps, first_march, probe
+from hadaflow.flow.integrate import Status, chunk_of_steps, first_march, probe, taken_apart
 from hadaflow.flow.kinds.flow import Course
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 from hadaflow.runs.targets import Collapse, PathLength, Target, Time
@@ -147,7 +147,7 @@ class OrbitMarch:
         try:
             for value in values:
                 course = dataclasses.replace(self._on_device, number=np.float64(value))
-                numbers, structure = jax.tree.flatten(course)
+                structure, numbers = taken_apart(course)
                 stop, place = None, None
                 while place is None and (stop is None or stop.ending is Ending.EVENT):
                     compiled_for = structure, self.method, numbers
@@ -185,7 +185,7 @@ class OrbitMarch:
         """
         start, high = float(march.u), float(march.next_u)
         slack = self._slack(march, course)
-        numbers, structure = jax.tree.flatten(course)
+        structure, numbers = taken_apart(course)
         probes: dict[float, Any] = {start: (march.y, float(_left(course, march.y)), 0.0)}
 
         def left(u: float) -> float:

@@ -39,6 +39,11 @@ class Spectrum:
     def modes(self) -> int:
         return self.a.shape[-1]
 
+    @functools.cached_property
+    def balanced(self) -> bool:
+        """Are all layers of every mode alike?"""
+        return not np.any(self.C)
+
     def row(self, i: Any) -> "Spectrum":
         """One spectrum of a batch, or those of a list of numbers."""
         angles = None if self.angles is None else self.angles[i]

@@ -1,6 +1,8 @@
 """What a run was asked for: checked once, with the clocks and units it is answered in."""
 
+import copy
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -50,7 +52,9 @@ class Request:
 
     def by(self, method: Method, reason: str, forced: bool = False) -> "Request":
         """The same with a method chosen."""
-        return dataclasses.replace(self, choice=Choice(method, reason, forced))
+        chosen = copy.copy(self)  # with its goals, where they are known already
+        object.__setattr__(chosen, "choice", Choice(method, reason, forced))
+        return chosen
 
     @property
     def time_shift(self) -> float:
@@ -72,7 +76,7 @@ class Request:
         """What ends the run, if it is not a time."""
         return None if isinstance(self.until, Time) else self.until
 
-    @property
+    @functools.cached_property
     def goals(self) -> np.ndarray | None:
         """Where states are kept, in u, if that is known beforehand."""
         if self.log10_times is not None:

@@ -44,7 +44,7 @@ class DisplacementFlow(SpectrumFlow):
             p, gap, offsets = np.sqrt(v * (v + above[1])), above[1], above[2:]
         with np.errstate(divide="ignore"):
             log_p0 = runs_last(start, np.log(p))
-        if not np.any(start.C):
+        if start.balanced:
             return cls(view, log_p0, None, None, None)
         return cls(view, log_p0, *(runs_last(start, x) for x in (excess(p, gap), gap, offsets)))
 

@@ -59,7 +59,7 @@ def knows(model: UFM, start: Any) -> bool:
         return False
     plain = model.depth == 2 and model.imbalance is None
     free = plain and not (model.soft_labels or model.penalized)
-    return free and start.angles is None and not np.any(start.C) and bool(np.any(start.a))
+    return free and start.angles is None and start.balanced and bool(np.any(start.a))
 
 
 def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
