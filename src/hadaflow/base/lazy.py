@@ -1,4 +1,8 @@
-"""JAX on first use: what describes a model is at hand without waiting for what computes it."""
+"""Heavy libraries on first use.
+
+What describes a model is at hand without waiting for what computes it, and a run without waiting for what
+labels it.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     import jax
     import jax.core
     import jax.numpy as jnp
+    import xarray as xr
     from jax import lax
+    from scipy import optimize
 else:
     jax, jnp, lax = map(_Lazy, ("jax", "jax.numpy", "jax.lax"))
+    optimize, xr = map(_Lazy, ("scipy.optimize", "xarray"))

@@ -4,7 +4,6 @@ From a Hadamard start, descent moves only the singular values: with $h_i = \eta\
 $\alpha_i^+ = \alpha_i + h_i\beta_i$ and $\beta_i^+ = \beta_i + h_i\alpha_i$.
 """
 
-import dataclasses
 import functools
 import math
 import time
@@ -21,7 +20,7 @@ from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision, float64
 from hadaflow.base.progress import Pace, Progress, Report, check_progress
 from hadaflow.model.closed_forms import fixed_point
-from hadaflow.model.fitting import check_parameters, fitted, result_units
+from hadaflow.model.fitting import check_parameters, fitted, result_units, with_phases
 from hadaflow.model.layers import differences, layer_axes, layer_values, others
 from hadaflow.model.starts import compress
 from hadaflow.model.states import RAW, Parameters, Spectrum
@@ -32,6 +31,7 @@ from hadaflow.model.views.full import FullView
 from hadaflow.model.views.pytrees import Traced
 from hadaflow.model.views.reduced import ReducedView, SymmetricView
 from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.recording import add_angles
 
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
 # last axis: for small matrices that is several times faster than batched matrix products.
@@ -434,12 +434,7 @@ def _descend_matrices(
 def _descend_spectrum(
     model: UFM, start: Spectrum, units: str, run
 ) -> tuple[dict[str, np.ndarray], int, bool]:
-    if start.angles is None and model.may_change_sign(start.C):
-        signed = dataclasses.replace(start, angles=np.zeros_like(start.a))
-        arrays, done, interrupted = _descend_spectrum(model, signed, units, run)
-        if not np.any(np.cos(arrays["angles"]) < 0):  # no mode has changed its sign
-            del arrays["angles"]
-        return arrays, done, interrupted
+    given, start = start, with_phases(model, start)
     scale, difference_scale = model.singular_value_scale, model.difference_scale
     raw_a, raw_C = start.a * scale, start.C * difference_scale
     system = spectral_descent(model, start.angles)
@@ -457,6 +452,7 @@ def _descend_spectrum(
     with np.errstate(divide="ignore", invalid="ignore"):
         arrays = {"log_a": np.log(product / unit), "C": C / unit_C}
     if angles is not None:
-        arrays["angles"] = angles.T
-        arrays["angles"][..., 0, :] = start.angles
+        turned = angles.T
+        turned[..., 0, :] = start.phases
+        add_angles(arrays, given, turned)
     return arrays, done, interrupted

@@ -21,7 +21,7 @@ from hadaflow.model.clock import log10_from_u
 from hadaflow.model.states import Spectrum, check_batch
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.outcomes import Ending
-from hadaflow.runs.recording import record_start, status_of
+from hadaflow.runs.recording import add_angles, record_start, status_of
 from hadaflow.runs.requests import AUTO, Request
 
 _LOOKED_AT = 64  # runs of a batch that are asked what they take
@@ -195,10 +195,7 @@ class _Part:
             * request.difference_scale,
         }
         if values.angles is not None:
-            first = np.zeros_like(start.a) if start.angles is None else start.angles
-            angles = pair(first, values.angles)
-            if start.angles is not None or np.any(np.cos(angles) < 0):
-                arrays["angles"] = angles
+            add_angles(arrays, start, pair(start.phases, values.angles))
         with np.errstate(divide="ignore"):
             when = np.where(ok, log10_from_u(ends.u[kept]) - request.time_shift, -np.inf)
             log10_time = np.stack([np.full(len(kept), -np.inf), when], axis=1)

@@ -18,7 +18,7 @@ from hadaflow.flow.kinds.displacement import DisplacementFlow
 from hadaflow.flow.kinds.flow import Course, Flow, SpectrumFlow
 from hadaflow.flow.kinds.layers import LayerFlow
 from hadaflow.flow.kinds.matrices import MatrixFlow
-from hadaflow.model.fitting import fitted
+from hadaflow.model.fitting import fitted, with_phases
 from hadaflow.model.layers import layer_values
 from hadaflow.model.starts import compress, distance_from_hadamard, log_singular_values, project
 from hadaflow.model.states import Parameters, Spectrum
@@ -90,18 +90,12 @@ class ReducedWay(Way):
         a = np.moveaxis(found.a, -1, 0)
         C, angles = (None if x is None else np.moveaxis(x, -1, 0) for x in found[1:])
         with np.errstate(divide="ignore"):
-            arrays = spectra(self.request, self.start, np.log(a), C, angles)
-        if self.start.angles is None and "angles" in arrays:
-            # Modes that could have changed their sign, and have not, are real.
-            if not np.any(np.cos(arrays["angles"]) < 0):
-                del arrays["angles"]
-        return arrays, ys[:, 0]
+            return spectra(self.request, self.start, np.log(a), C, angles), ys[:, 0]
 
 
 def reduced_flow(model: UFM, start: Spectrum, beside: Any = None) -> SpectrumFlow:
     """The kind of flow that can follow this start, or these."""
-    if start.angles is None and model.may_change_sign(start.C):
-        start = dataclasses.replace(start, angles=np.zeros_like(start.a))
+    start = with_phases(model, start)
     view = model.view_of(start.angles)
     view = view if beside is None else beside(view)
     if isinstance(view, CirculantView):

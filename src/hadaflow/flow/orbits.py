@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jax import lax
 
 from hadaflow.algebra.bases import Basis
+from hadaflow.base.lazy import optimize
 from hadaflow.flow.dual import DualFlow, OrbitReading, OrbitState
 from hadaflow.flow.integrate import Status, chunk_of_steps, first_march, probe, taken_apart
 from hadaflow.flow.kinds.flow import Course
@@ -201,7 +201,7 @@ class OrbitMarch:
         if left(start) <= 0:
             high = start
         elif left(high) < 0 and high - start > slack:
-            scipy.optimize.brentq(left, start, high, xtol=slack, maxiter=200, disp=False)
+            optimize.brentq(left, start, high, xtol=slack, maxiter=200, disp=False)
             high = min(u for u in probes if left(u) <= 0)
         y, _, error = probes[high]
         ahead = high - start

@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from hadaflow.algebra.bases import Basis
 from hadaflow.base.errors import InputError
+from hadaflow.base.lazy import optimize
 from hadaflow.base.precision import double_precision
 
 ANCHOR = 12.0  # ‖a‖₁ of the soft anchor over √K
@@ -52,7 +52,7 @@ def collapse_log_norms(basis: Basis, log_a: np.ndarray, tolerance: float) -> tup
             return uniform - span, uniform
         span *= 2
     slack = 1e-10 * max(1.0, abs(uniform))
-    level: Any = scipy.optimize.brentq(
+    level: Any = optimize.brentq(
         lambda level: deviation(level) - tolerance, uniform - span, uniform, xtol=slack
     )
     return level, uniform

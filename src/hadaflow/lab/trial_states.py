@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import minimize
 
+from hadaflow.base.lazy import optimize
 from hadaflow.base.precision import double_precision
 from hadaflow.lab.exact.balls import Enclosure, exact
 
@@ -50,7 +50,7 @@ def pushed_states(
                 return float(f), np.nan_to_num(np.asarray(g))
 
             z = np.clip(np.log(start), -40.0, 4.0)
-            found = minimize(
+            found = optimize.minimize(
                 lowered, z, jac=True, bounds=limits, method="L-BFGS-B", options={"maxiter": steps}
             )
             reached.append(np.exp(found.x))

@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError, shown
+from hadaflow.base.lazy import optimize
 from hadaflow.model.fitting import check_all_modes, fitted, result_units
 from hadaflow.model.layers import excess
 from hadaflow.model.states import RAW, Spectrum, check_units
@@ -155,14 +155,16 @@ def _penalized_fixed_point(model: UFM) -> float:
         while excess(low) < 0:
             low -= 1.0
     else:  # concave: one maximum, and the larger root lies behind it
-        best: Any = minimize_scalar(lambda s: -excess(s), bounds=(-50.0, 50.0), method="bounded")
+        best: Any = optimize.minimize_scalar(
+            lambda s: -excess(s), bounds=(-50.0, 50.0), method="bounded"
+        )
         low = float(best.x)
         if excess(low) <= 0:
             return 0.0
     high = low + 1.0
     while excess(high) > 0:
         high += 1.0
-    root: Any = brentq(excess, low, high, xtol=1e-15)
+    root: Any = optimize.brentq(excess, low, high, xtol=1e-15)
     return math.exp(root)
 
 

@@ -1,5 +1,6 @@
 """Is a start one of this model's? Checked here once, and put into scaled units."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -148,6 +149,13 @@ def fitting_angles(model: UFM, given: Spectrum) -> np.ndarray | None:
             f"Argument `values` must be real for modes of multiplicity 1, but mode {mode} is not."
         )
     return given.angles
+
+
+def with_phases(model: UFM, start: Spectrum) -> Spectrum:
+    """The start, with phases if labels may pull its modes through zero, beyond which they have some."""
+    if start.angles is None and model.may_change_sign(start.C):
+        return dataclasses.replace(start, angles=start.phases)
+    return start
 
 
 def result_units(start: Any, units: str | None) -> str:

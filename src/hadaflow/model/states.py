@@ -44,6 +44,11 @@ class Spectrum:
         """Are all layers of every mode alike?"""
         return not np.any(self.C)
 
+    @property
+    def phases(self) -> np.ndarray:
+        """The angles, zero where the modes are real."""
+        return np.zeros_like(self.a) if self.angles is None else self.angles
+
     def row(self, i: Any) -> "Spectrum":
         """One spectrum of a batch, or those of a list of numbers."""
         angles = None if self.angles is None else self.angles[i]

@@ -1,5 +1,7 @@
 """Files of trajectories: written whole, and read only if what they say can be a run of this library."""
 
+from __future__ import annotations
+
 import hashlib
 import io
 import json
@@ -8,10 +10,10 @@ import warnings
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from hadaflow.base.errors import InputError, reason_of, shown, visible
 from hadaflow.base.files import as_path, read_file, write_atomically
+from hadaflow.base.lazy import xr
 from hadaflow.model.fitting import check_reduced_view, check_width, fitting_angles
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.states import RAW, SCALED, Spectrum

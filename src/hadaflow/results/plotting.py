@@ -1,14 +1,16 @@
 """Labelled arrays to matplotlib axes. Computes nothing about the flow, knows nothing of solving."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.files import as_path, write_atomically
+from hadaflow.base.lazy import xr
 
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]

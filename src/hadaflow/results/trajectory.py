@@ -1,5 +1,7 @@
 """The result of a run: states, clocks, what was asked, and how far to trust it."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
@@ -8,10 +10,10 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from hadaflow.base.checks import check_whole_number
 from hadaflow.base.errors import InputError
+from hadaflow.base.lazy import xr
 from hadaflow.metrics import measures as metrics
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.starts import log_singular_values

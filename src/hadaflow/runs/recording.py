@@ -62,12 +62,17 @@ def spectra(
     if C is not None:
         differences = np.concatenate([first[None], C * request.difference_scale])
     arrays = {"log_a": rows, "C": differences}
-    if angles is not None or start.angles is not None:
-        # Where only the flow has angles, modes may have changed their sign.
-        first = np.zeros_like(start.a) if start.angles is None else start.angles
-        turned = np.zeros((0, len(first))) if angles is None else angles
-        arrays["angles"] = np.concatenate([first[None], turned])
+    if angles is not None:
+        add_angles(arrays, start, np.concatenate([start.phases[None], angles]))
+    elif start.angles is not None:  # and nothing has moved
+        arrays["angles"] = start.angles[None]
     return arrays
+
+
+def add_angles(arrays: dict[str, np.ndarray], start: Spectrum, angles: np.ndarray) -> None:
+    """Put them among the arrays, unless the modes began real and none has changed its sign."""
+    if start.angles is not None or np.any(np.cos(angles) < 0):
+        arrays["angles"] = angles
 
 
 def record(

@@ -6,8 +6,8 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.optimize
 
+from hadaflow.base.lazy import optimize
 from hadaflow.base.precision import double_precision
 from hadaflow.model.closed_forms import mse_path_length, mse_singular_values
 from hadaflow.model.states import Spectrum
@@ -77,7 +77,7 @@ def _first_crossing(request: Request, start: Spectrum) -> float | None:
         return float(us[1])
     low, high = us[below[0] - 1], us[below[0]]
     # To the last digits of u itself, however small it is.
-    root: Any = scipy.optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-300)
+    root: Any = optimize.brentq(lambda u: left(u)[0], low, high, xtol=1e-300)
     further = 4 * np.finfo(float).eps * root
     while root < high and left(root)[0] > 0:  # to the far side, where the target has been reached
         root, further = min(root + further, high), 2 * further
