@@ -178,6 +178,24 @@ def test_metrics(verb, metric):
         )
 
 
+def test_metrics_of_another_number_of_states():
+    states = np.random.default_rng(0).uniform(0.1, 1, (64, 3))
+
+    def measured(count):
+        values = hf.measure("kl", hf.UFM(4), states[:count])
+        np.testing.assert_allclose(values, _kl(states[:count]), rtol=1e-12)
+
+    check_that_only_the_first_compiles(
+        lambda: measured(64), lambda: measured(50), lambda: measured(63)
+    )
+
+
+def _kl(a):
+    """KL(uniform ‖ â), by its definition."""
+    p = a / a.sum(axis=-1, keepdims=True)
+    return -np.log(p * a.shape[-1]).mean(axis=-1)
+
+
 def test_a_metric_of_ones_own():
     def largest(a):
         return a.max()

@@ -28,7 +28,8 @@ FIRST_STEP = 1e-3
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
-_SIDE_STEPS, _SIDE_NUMBERS = 256, 2**20  # saved points that are stepped to at once, at most
+# Saved points that are stepped to at once: few or many, since code is compiled for their number.
+_FEW_SIDE_STEPS, _SIDE_STEPS, _SIDE_NUMBERS = 8, 256, 2**20
 _SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
@@ -69,6 +70,12 @@ class Integration:
     def _compiled_for(self) -> tuple[Any, Any, Any]:
         """Structure and method, for which code is compiled, and the numbers it is run with."""
         structure, numbers = taken_apart(self.course)
+        return structure, self.method, numbers
+
+    @functools.cached_property
+    def _compiled_for_any_target(self) -> tuple[Any, Any, Any]:
+        """The same of what does not ask how far it is."""
+        structure, numbers = taken_apart(self.course.flow)
         return structure, self.method, numbers
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
@@ -157,7 +164,7 @@ class Integration:
         most = _CHUNK if self._pace is None else self._pace.steps
         tolerance = np.float64(self.tolerance)
         if march is None:
-            march = first_march(*self._compiled_for, self.y0, tolerance)
+            march = first_march(*self._compiled_for_any_target, self.y0, tolerance)
         numbers = (tolerance, np.float64(end), np.int64(most))
         if self._pace is None:
             return chunk_of_steps(*self._compiled_for, march, *numbers)
@@ -189,7 +196,7 @@ class Integration:
             wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
             rows = index[wanted]
             begin = us[rows], jax.tree.map(lambda y, rows=rows: y[rows], before)
-            stepped = _side_steps(*self._compiled_for, *begin, goals[wanted])
+            stepped = _side_steps(*self._compiled_for_any_target, *begin, goals[wanted])
             count = min(block, len(goals) - start)
             for kept, new in zip(jax.tree.leaves(ys), jax.tree.leaves(stepped), strict=True):
                 kept[first + start : first + start + count] = np.asarray(new)[:count]
@@ -251,8 +258,11 @@ def _recorded(records, goals: np.ndarray):
 def parts_of(flow: Flow, method: Any, tolerance):
     # An I controller: measured to need fewer steps here than the PI settings diffrax suggests.
     controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=jnp.abs)
-    term = diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y))
-    return term, method.solver(flow), controller
+    return _term(flow), method.solver(flow), controller
+
+
+def _term(flow: Flow) -> diffrax.ODETerm:
+    return diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y))
 
 
 def _chunk_length(flow: Flow, y) -> int:
@@ -263,7 +273,8 @@ def _chunk_length(flow: Flow, y) -> int:
 
 def _side_block(points: int, numbers: int) -> int:
     """How many of a run's saved points, whose steps work on so many numbers, are stepped to at once."""
-    return max(1, min(_SIDE_NUMBERS // numbers, _SIDE_STEPS, 2 ** (points - 1).bit_length()))
+    wanted = _FEW_SIDE_STEPS if points <= _FEW_SIDE_STEPS else _SIDE_STEPS
+    return max(1, min(_SIDE_NUMBERS // numbers, wanted))
 
 
 def _size(y) -> int:
@@ -294,19 +305,20 @@ class Structure:
 _structure = functools.lru_cache(maxsize=256)(Structure)
 
 
-def taken_apart(course: Course) -> tuple[Structure, list[Any]]:
-    """The structure of a course and its numbers."""
-    numbers, tree = jax.tree.flatten(course)
+def taken_apart(whole: Course | Flow) -> tuple[Structure, list[Any]]:
+    """The structure of a course, or of a flow alone, and its numbers."""
+    numbers, tree = jax.tree.flatten(whole)
     return _structure(tree), numbers
 
 
-def course_of(structure: Structure, numbers: list[Any]) -> Course:
+def put_together(structure: Structure, numbers: list[Any]) -> Any:
+    """The course or the flow again."""
     return jax.tree.unflatten(structure.tree, numbers)
 
 
-def begin(course: Course, parts, y0) -> March:
+def begin(flow: Flow, parts, y0) -> March:
     term, solver, controller = parts
-    runs = course.flow.runs(y0)
+    runs = flow.runs(y0)
     u0, u1 = jnp.zeros(runs), jnp.full(runs, FIRST_STEP, float)
     order = solver.error_order(term)
     _, controller_state = controller.init(term, u0, u1, u0, u1, None, solver.func, order)
@@ -415,7 +427,8 @@ def _write(records, row, index):
 @compiled
 def _side_steps(structure, method, numbers, u0, y0, u1):
     """Many single steps side by side, each from (u0, y0) to u1."""
-    term, solver, _ = parts_of(course_of(structure, numbers).flow, method, 1.0)
+    flow = put_together(structure, numbers)
+    term, solver = _term(flow), method.solver(flow)
 
     def one(u0, y0, u1):
         state = solver.init(term, u0, u1, y0, None)
@@ -430,14 +443,14 @@ def _side_steps(structure, method, numbers, u0, y0, u1):
 @compiled
 def first_march(structure, method, numbers, y0, tolerance) -> March:
     """The state of the loop before its first step; apart, so that the steps are compiled once."""
-    course = course_of(structure, numbers)
-    return begin(course, parts_of(course.flow, method, tolerance), y0)
+    flow = put_together(structure, numbers)
+    return begin(flow, parts_of(flow, method, tolerance), y0)
 
 
 @compiled
 def chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
     """At most so many steps towards the event or `end`, and the records of them."""
-    course = course_of(structure, numbers)
+    course: Course = put_together(structure, numbers)
     parts = parts_of(course.flow, method, tolerance)
     march, records = _chunk(course, parts, march, end, most)
     return march, records, _pack(march)
@@ -446,7 +459,7 @@ def chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
 @compiled
 def probe(structure, method, numbers, march, tolerance, u):
     """A step from the march to `u`: (state, what is watched there, error over the tolerance, work)."""
-    course = course_of(structure, numbers)
+    course: Course = put_together(structure, numbers)
     term, solver, _ = parts_of(course.flow, method, tolerance)
     y, error, told, _, _ = solver.step(
         term, march.u, u, march.y, None, march.solver_state, made_jump=False
@@ -463,8 +476,8 @@ def locate(structure, method, numbers, march):
     side, so that the target has been reached there. Also the state, and its sensitivity: how much more
     u errs, relatively, than what is watched.
     """
-    course = course_of(structure, numbers)
-    term, solver, _ = parts_of(course.flow, method, 1.0)
+    course: Course = put_together(structure, numbers)
+    term, solver = _term(course.flow), method.solver(course.flow)
     u0, y0 = march.u, march.y
 
     def at(u):

@@ -19,10 +19,10 @@ from jax import lax
 from hadaflow.base.precision import double_precision
 from hadaflow.flow.integrate import (
     March,
-    course_of,
     first_march,
     locate,
     parts_of,
+    put_together,
     step,
     taken_apart,
     where,
@@ -51,7 +51,7 @@ def each(numbers: Sequence[Any]) -> Any:
 @functools.partial(jax.jit, static_argnames=("structure", "method"), donate_argnames=("lanes",))
 def _march(structure, method, numbers, lanes: March, tolerance, end) -> March:
     """A few steps of all lanes that are not done."""
-    course = course_of(structure, numbers)
+    course: Course = put_together(structure, numbers)
     parts = parts_of(course.flow, method, tolerance)
 
     def one(_, m: March) -> March:
@@ -126,9 +126,8 @@ class Fleet:
 
     def _started(self, owner: np.ndarray) -> March:
         y0 = self._y0[..., np.maximum(owner, 0)]
-        started = first_march(
-            self._structure, self._method, self._taken(owner), y0, self._tolerance
-        )
+        structure, numbers = taken_apart(put_together(self._structure, self._taken(owner)).flow)
+        started = first_march(structure, self._method, numbers, y0, self._tolerance)
         return jax.tree.map(np.array, started)
 
     def _drive(self, queue: "_Queue", width: int, ends: Ends) -> None:
@@ -145,7 +144,7 @@ class Fleet:
             )
             lanes = jax.tree.map(np.asarray, lanes)
             arrived = lanes.reached | (lanes.u >= self._end)
-            flow = course_of(self._structure, numbers).flow
+            flow = put_together(self._structure, numbers).flow
             lost = ~arrived & (lanes.stuck | self._lost(flow, lanes))
             done = np.flatnonzero((owner >= 0) & (arrived | lost))
             if len(done) < len(owner) // 8 and np.any((owner >= 0) & ~arrived & ~lost):

@@ -152,7 +152,10 @@ class OrbitMarch:
                 while place is None and (stop is None or stop.ending is Ending.EVENT):
                     compiled_for = structure, self.method, numbers
                     if march is None:
-                        begun = first_march(*compiled_for, y0, self.flow.tolerance)
+                        of_flow, its_numbers = taken_apart(course.flow)
+                        begun = first_march(
+                            of_flow, self.method, its_numbers, y0, self.flow.tolerance
+                        )
                     else:
                         begun = march._replace(reached=np.asarray(False))
                     after = chunk_of_steps(

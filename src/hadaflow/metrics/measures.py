@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.base.errors import InputError, failures_told, meant, printable, shown
-from hadaflow.base.precision import double_precision, to_numpy
+from hadaflow.base.precision import double_precision
 from hadaflow.metrics.distances import (
     alignment,
     collapse_deviation,
@@ -122,6 +122,7 @@ def metric_names(view: str | None = None, model: UFM | None = None) -> list[str]
     return [name for name in names if applies(name, view, model)]
 
 
+_MOST_PADDED = 2**22  # numbers in states, above which more of them would take long
 _TWO_LAYERS = ("alignment_w", "alignment_h", *(n for n in FULL if n.startswith("nc")))
 # Distances from the simplex that a spectrum alone does not tell when the right vectors turn, and
 # shares of the logits in the Hadamard basis.
@@ -238,11 +239,25 @@ def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: s
     scale = np.float64(model.singular_value_scale if raw else 1.0)
     with double_precision():
         flat = tuple(np.reshape(x, (-1, *x.shape[len(batch) :])) for x in arrays)
+        padded = tuple(_padded(x) for x in flat)
         if isinstance(metric, str):
-            found = _named(metric, flow, equations, scale, clock, flat)
+            found = _named(metric, flow, equations, scale, clock, padded)
         else:
-            found = _own(metric, flow)(equations, scale, clock, flat)
-        return to_numpy(found.reshape(batch))
+            found = _own(metric, flow)(equations, scale, clock, padded)
+        return np.asarray(found)[: len(flat[0])].reshape(batch)[()]
+
+
+def _padded(states: np.ndarray) -> np.ndarray:
+    """More of the last state, up to one of few numbers of states, for each of which code is compiled.
+
+    1 stays, what is more becomes a multiple of a power of two, at most a quarter too many from 16 on.
+    """
+    count = len(states)
+    if count < 2 or states.size > _MOST_PADDED:
+        return states
+    step = max(16, 2 ** (count.bit_length() - 3))
+    missing = -count % step
+    return np.concatenate([states, *[states[-1:]] * missing]) if missing else states
 
 
 def spectral_distance(name: str, values: np.ndarray) -> np.ndarray:
@@ -251,8 +266,9 @@ def spectral_distance(name: str, values: np.ndarray) -> np.ndarray:
     Leading axes batched.
     """
     with double_precision():
-        flat = jnp.asarray(values.reshape(-1, values.shape[-1]))
-        return np.asarray(_batched_distance(name)(flat)).reshape(values.shape[:-1])
+        flat = values.reshape(-1, values.shape[-1])
+        found = np.asarray(_batched_distance(name)(_padded(flat)))
+        return found[: len(flat)].reshape(values.shape[:-1])
 
 
 @functools.cache
