@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.algebra.padding import row
+from hadaflow.base.compiling import SMALL, SOON, Compiled, compiled
 from hadaflow.base.progress import Pace
 from hadaflow.flow.kinds.flow import Course, Flow
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
@@ -126,7 +127,7 @@ class Integration:
         try:
             end, y_end, sensitivity = status.u, march.y, 0.0
             if ending is Ending.EVENT:
-                end, y_end, sensitivity = locate(*self._compiled_for, march)
+                end, y_end, sensitivity = locate_one(*self._compiled_for, march)
             ending, goals, ys = self._states_up_to(end, y_end, ending, records, complete, grid)
         except KeyboardInterrupt:
             ending, goals, sensitivity = Ending.INTERRUPTED, np.array([status.u]), 0.0
@@ -286,7 +287,8 @@ def where(condition, new, old):
 
 
 # For a structure, never for a number: the numbers of a course are its leaves.
-compiled = functools.partial(jax.jit, static_argnames=("structure", "method"))
+_of_structure = {"static_argnames": ("structure", "method")}
+_often = functools.partial(jax.jit, **_of_structure)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -421,7 +423,7 @@ def _write(records, row, index):
     return jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, index, 0), records, row)
 
 
-@compiled
+@_often
 def _side_steps(structure, method, numbers, u0, y0, u1):
     """Many single steps side by side, each from (u0, y0) to u1."""
     flow = put_together(structure, numbers)
@@ -437,7 +439,7 @@ def _side_steps(structure, method, numbers, u0, y0, u1):
     return jax.vmap(one)(u0, y0, u1)
 
 
-@compiled
+@compiled(SOON, **_of_structure)
 def first_march(structure, method, numbers, y0) -> March:
     """The state of the loop before its first step; apart, so that the steps are compiled once."""
     flow = put_together(structure, numbers)
@@ -448,7 +450,7 @@ def first_march(structure, method, numbers, y0) -> March:
     return March(u0, u1, y0, solver.init(term, u0, u1, y0, None), zero, zero, zero, no, no)
 
 
-@compiled
+@_often
 def chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
     """At most so many steps towards the event or `end`, and the records of them."""
     course: Course = put_together(structure, numbers)
@@ -456,7 +458,7 @@ def chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
     return march, records, _pack(march)
 
 
-@compiled
+@_often
 def probe(structure, method, numbers, march, tolerance, u):
     """A step from the march to `u`: (state, what is watched there, error over the tolerance, work)."""
     course: Course = put_together(structure, numbers)
@@ -468,8 +470,7 @@ def probe(structure, method, numbers, march, tolerance, u):
     return y, course.left(y), error, told.get("work", 0)
 
 
-@compiled
-def locate(structure, method, numbers, march):
+def _locate(structure, method, numbers, march):
     """Where the event happens, by stepping again from the state before it; of every run.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
@@ -518,3 +519,7 @@ def locate(structure, method, numbers, march):
     )  # fmt: skip
     found = lax.while_loop(lambda s: (s[0] < 100) & jnp.any(apart(s)), body, begin)
     return found[2], found[5], 1 / (found[7] * found[2])
+
+
+locate = _often(_locate)
+locate_one = Compiled(_locate, SMALL, **_of_structure)  # of one run, once
