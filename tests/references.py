@@ -271,8 +271,10 @@ def collapse_on_characters(psi, multiplicity, a0, tolerance, rtol=1e-12):
     for _ in range(2):  # Newton, on what steps to s find there
         y = march(s).y[:, -1]
         ahead = 1e-4 * (s - s0)
-        if not np.isfinite(slope):
-            slope = (event(s, march(s + ahead).y[:, -1]) - event(s, y)) / ahead
+        while not np.isfinite(slope):  # nearer, where all is uniform to the last digit already
+            with np.errstate(divide="ignore"):
+                slope = (event(s, march(s + ahead).y[:, -1]) - event(s, y)) / ahead
+            ahead /= 4
         move = -event(s, y) / slope
         s, y = s + move, y + move * field(s, y)
     return s, (np.log(y[-1]) + parts(y[:-1])[2]) / np.log(10)

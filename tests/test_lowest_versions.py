@@ -67,5 +67,6 @@ def test_the_commands_run_on_the_lowest_versions(lowest, tmp_path):
 def test_the_tests_pass_on_the_lowest_versions(lowest, tmp_path):
     # Old versions may speak of what newer ones of others no longer have: that is no error here.
     options = ["-q", "-x", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
-    tests = [ROOT / "tests" / name for name in TESTS]
+    tests = [path for name in TESTS for path in (ROOT / "tests").rglob(name)]
+    assert len(tests) == len(TESTS)
     subprocess.run([lowest, "-m", "pytest", *options, *tests], env=environment(), check=True)
