@@ -24,7 +24,7 @@ from hadaflow.runs.outcomes import Ending
 from hadaflow.runs.recording import add_angles, record_start, status_of
 from hadaflow.runs.requests import AUTO, Request
 
-_LOOKED_AT = 64  # runs of a batch that are asked what they take
+_LOOKED_AT = 16  # runs of a batch that are asked what they take
 _MOST_STEPS = 5000  # in a lane, where the way is not foreseen; what takes more is looked at alone
 _CLOCKS = ("log10_time", "log10_log10_time", "path_length", "log_path_length")
 

@@ -20,11 +20,13 @@ import numpy as np
 from jax import lax
 
 from hadaflow.algebra.padding import row
+from hadaflow.base.compiling import SMALL, SOON, Compiled, compiled
 from hadaflow.base.progress import Pace
 from hadaflow.flow.kinds.flow import Course, Flow
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 
 FIRST_STEP = 1e-3
+_SAFETY, _MOST_SHRUNK, _MOST_GROWN = 0.9, 0.2, 10.0  # of the length of a step
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
@@ -41,7 +43,6 @@ class March(NamedTuple):
     next_u: Any
     y: Any
     solver_state: Any
-    controller_state: Any
     accepted: Any
     rejected: Any
     work: Any  # transforms, where a solver counts them: those of steps in vain too
@@ -126,7 +127,7 @@ class Integration:
         try:
             end, y_end, sensitivity = status.u, march.y, 0.0
             if ending is Ending.EVENT:
-                end, y_end, sensitivity = locate(*self._compiled_for, march)
+                end, y_end, sensitivity = locate_one(*self._compiled_for, march)
             ending, goals, ys = self._states_up_to(end, y_end, ending, records, complete, grid)
         except KeyboardInterrupt:
             ending, goals, sensitivity = Ending.INTERRUPTED, np.array([status.u]), 0.0
@@ -164,7 +165,7 @@ class Integration:
         most = _CHUNK if self._pace is None else self._pace.steps
         tolerance = np.float64(self.tolerance)
         if march is None:
-            march = first_march(*self._compiled_for_any_target, self.y0, tolerance)
+            march = first_march(*self._compiled_for_any_target, self.y0)
         numbers = (tolerance, np.float64(end), np.int64(most))
         if self._pace is None:
             return chunk_of_steps(*self._compiled_for, march, *numbers)
@@ -255,14 +256,8 @@ def _recorded(records, goals: np.ndarray):
 # --- compiled parts ------------------------------------------------------------------------------
 
 
-def parts_of(flow: Flow, method: Any, tolerance):
-    # An I controller: measured to need fewer steps here than the PI settings diffrax suggests.
-    controller = diffrax.PIDController(rtol=0.0, atol=tolerance, norm=jnp.abs)
-    return _term(flow), method.solver(flow), controller
-
-
-def _term(flow: Flow) -> diffrax.ODETerm:
-    return diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y))
+def stepper(flow: Flow, method: Any) -> tuple[diffrax.ODETerm, Any]:
+    return diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y)), method.solver(flow)
 
 
 def _chunk_length(flow: Flow, y) -> int:
@@ -292,7 +287,8 @@ def where(condition, new, old):
 
 
 # For a structure, never for a number: the numbers of a course are its leaves.
-compiled = functools.partial(jax.jit, static_argnames=("structure", "method"))
+_of_structure = {"static_argnames": ("structure", "method")}
+_often = functools.partial(jax.jit, **_of_structure)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -316,21 +312,9 @@ def put_together(structure: Structure, numbers: list[Any]) -> Any:
     return jax.tree.unflatten(structure.tree, numbers)
 
 
-def begin(flow: Flow, parts, y0) -> March:
-    term, solver, controller = parts
-    runs = flow.runs(y0)
-    u0, u1 = jnp.zeros(runs), jnp.full(runs, FIRST_STEP, float)
-    order = solver.error_order(term)
-    _, controller_state = controller.init(term, u0, u1, u0, u1, None, solver.func, order)
-    controller_state = jax.tree.map(lambda x: jnp.broadcast_to(x, runs), controller_state)
-    zero, no = jnp.zeros(runs, dtype=int), jnp.zeros(runs, dtype=bool)
-    solver_state = solver.init(term, u0, u1, y0, None)
-    return March(u0, u1, y0, solver_state, controller_state, zero, zero, zero, no, no)
-
-
-def step(course: Course, parts, m: March, end) -> March:
-    """One attempt at a step, not beyond `end`."""
-    term, solver, controller = parts
+def step(course: Course, method: Any, tolerance, m: March, end, going=None) -> March:
+    """One attempt at a step, not beyond `end`; only of the runs that are `going`, if not all are."""
+    term, solver = stepper(course.flow, method)
     target = jnp.minimum(m.next_u, end)
     longest = course.flow.longest_step(m.y)
     if longest is not None:
@@ -338,30 +322,45 @@ def step(course: Course, parts, m: March, end) -> March:
     y, error, told, solver_state, result = solver.step(
         term, m.u, target, m.y, None, m.solver_state, made_jump=False
     )
-    solved = diffrax.is_okay(result)
     # A step into overflow, or with an unsolved implicit stage, is shrunk by an infinite error.
-    error = _relative_error(course.flow, error, y, target, controller.atol)
-    error = jnp.where(solved, error, jnp.inf)
-    order, zero = solver.error_order(term), jnp.zeros(())
-    # The error is scaled already, and one number: the controller need not look at the states.
-    keep, u, next_u, _, controller_state, _ = controller.adapt_step_size(
-        m.u, target, zero, zero, None, error, order, m.controller_state
-    )
+    error = _relative_error(course.flow, error, y, target, tolerance) / tolerance
+    error = jnp.where(diffrax.is_okay(result), error, jnp.inf)
+    good = error < 1
+    keep = good if going is None else good & going
     # The step that reaches the event is not taken: `locate` starts from the state before it.
     reached = keep & (course.left(y) <= 0)
     taken = keep & ~reached
+    rejected = ~taken if going is None else ~taken & going
     y, kept_state = where(taken, (y, solver_state), (m.y, m.solver_state))
+    u = jnp.where(taken, target, m.u)
+    next_u = u + (target - m.u) * _stretch(error, good, solver.error_order(term))
+    stuck = next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290)
+    next_u = jnp.where(reached, target, next_u)
+    if going is not None:
+        next_u = jnp.where(going, next_u, m.next_u)
+        reached, stuck = m.reached | reached, jnp.where(going, stuck, m.stuck)
     return March(
-        u=jnp.where(reached, m.u, u),
-        next_u=jnp.where(reached, target, next_u),
+        u=u,
+        next_u=next_u,
         y=y,
         solver_state=kept_state,
-        controller_state=controller_state,
         accepted=m.accepted + jnp.where(taken, 1, 0),
-        rejected=m.rejected + jnp.where(taken, 0, 1),
+        rejected=m.rejected + jnp.where(rejected, 1, 0),
         work=m.work + told.get("work", 0),
         reached=reached,
-        stuck=next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290),
+        stuck=stuck,
+    )
+
+
+def _stretch(error, good, order):
+    """The next step over this one, whose error is told in units of the tolerance.
+
+    An integral controller, which needs fewer steps here than diffrax's other settings. After a good
+    step it is never shorter.
+    """
+    wanted = _SAFETY * jnp.where(error > 0, error, 1e-30) ** (-1 / order)
+    return jnp.clip(
+        wanted, jnp.where(good, 1.0, _MOST_SHRUNK), jnp.where(good, _MOST_GROWN, _SAFETY)
     )
 
 
@@ -378,7 +377,7 @@ def _relative_error(flow: Flow, error, y, u, tolerance):
     return jnp.where(jnp.isfinite(largest), largest, jnp.inf)
 
 
-def _chunk(course: Course, parts, march, end, most):
+def _chunk(course: Course, method: Any, tolerance, march, end, most):
     """Steps towards the event or `end`; records of all states passed, the first included.
 
     Unused rows of the records lie at u = ∞, so that they are never looked up. Steps are taken in
@@ -396,7 +395,7 @@ def _chunk(course: Course, parts, march, end, most):
 
     def one_step(carry):
         m, block, count = carry
-        new = step(course, parts, m, end)
+        new = step(course, method, tolerance, m, end)
         # A step that is not taken is written too, where the next one will write again.
         block = _write(block, (new.u, new.y), count)
         return new, block, count + (new.accepted - m.accepted)
@@ -424,11 +423,11 @@ def _write(records, row, index):
     return jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, index, 0), records, row)
 
 
-@compiled
+@_often
 def _side_steps(structure, method, numbers, u0, y0, u1):
     """Many single steps side by side, each from (u0, y0) to u1."""
     flow = put_together(structure, numbers)
-    term, solver = _term(flow), method.solver(flow)
+    term, solver = stepper(flow, method)
 
     def one(u0, y0, u1):
         state = solver.init(term, u0, u1, y0, None)
@@ -440,27 +439,30 @@ def _side_steps(structure, method, numbers, u0, y0, u1):
     return jax.vmap(one)(u0, y0, u1)
 
 
-@compiled
-def first_march(structure, method, numbers, y0, tolerance) -> March:
+@compiled(SOON, **_of_structure)
+def first_march(structure, method, numbers, y0) -> March:
     """The state of the loop before its first step; apart, so that the steps are compiled once."""
     flow = put_together(structure, numbers)
-    return begin(flow, parts_of(flow, method, tolerance), y0)
+    term, solver = stepper(flow, method)
+    runs = flow.runs(y0)
+    u0, u1 = jnp.zeros(runs), jnp.full(runs, FIRST_STEP, float)
+    zero, no = jnp.zeros(runs, dtype=int), jnp.zeros(runs, dtype=bool)
+    return March(u0, u1, y0, solver.init(term, u0, u1, y0, None), zero, zero, zero, no, no)
 
 
-@compiled
+@_often
 def chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
     """At most so many steps towards the event or `end`, and the records of them."""
     course: Course = put_together(structure, numbers)
-    parts = parts_of(course.flow, method, tolerance)
-    march, records = _chunk(course, parts, march, end, most)
+    march, records = _chunk(course, method, tolerance, march, end, most)
     return march, records, _pack(march)
 
 
-@compiled
+@_often
 def probe(structure, method, numbers, march, tolerance, u):
     """A step from the march to `u`: (state, what is watched there, error over the tolerance, work)."""
     course: Course = put_together(structure, numbers)
-    term, solver, _ = parts_of(course.flow, method, tolerance)
+    term, solver = stepper(course.flow, method)
     y, error, told, _, _ = solver.step(
         term, march.u, u, march.y, None, march.solver_state, made_jump=False
     )
@@ -468,8 +470,7 @@ def probe(structure, method, numbers, march, tolerance, u):
     return y, course.left(y), error, told.get("work", 0)
 
 
-@compiled
-def locate(structure, method, numbers, march):
+def _locate(structure, method, numbers, march):
     """Where the event happens, by stepping again from the state before it; of every run.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
@@ -477,7 +478,7 @@ def locate(structure, method, numbers, march):
     u errs, relatively, than what is watched.
     """
     course: Course = put_together(structure, numbers)
-    term, solver = _term(course.flow), method.solver(course.flow)
+    term, solver = stepper(course.flow, method)
     u0, y0 = march.u, march.y
 
     def at(u):
@@ -518,3 +519,7 @@ def locate(structure, method, numbers, march):
     )  # fmt: skip
     found = lax.while_loop(lambda s: (s[0] < 100) & jnp.any(apart(s)), body, begin)
     return found[2], found[5], 1 / (found[7] * found[2])
+
+
+locate = _often(_locate)
+locate_one = Compiled(_locate, SMALL, **_of_structure)  # of one run, once

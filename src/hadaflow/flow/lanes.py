@@ -21,11 +21,9 @@ from hadaflow.flow.integrate import (
     March,
     first_march,
     locate,
-    parts_of,
     put_together,
     step,
     taken_apart,
-    where,
 )
 from hadaflow.flow.kinds.flow import Course
 
@@ -52,10 +50,10 @@ def each(numbers: Sequence[Any]) -> Any:
 def _march(structure, method, numbers, lanes: March, tolerance, end) -> March:
     """A few steps of all lanes that are not done."""
     course: Course = put_together(structure, numbers)
-    parts = parts_of(course.flow, method, tolerance)
 
     def one(_, m: March) -> March:
-        return where(m.reached | m.stuck | (m.u >= end), m, step(course, parts, m, end))
+        going = ~(m.reached | m.stuck | (m.u >= end))
+        return step(course, method, tolerance, m, end, going)
 
     return lax.fori_loop(0, _STEPS, one, lanes)
 
@@ -127,7 +125,7 @@ class Fleet:
     def _started(self, owner: np.ndarray) -> March:
         y0 = self._y0[..., np.maximum(owner, 0)]
         structure, numbers = taken_apart(put_together(self._structure, self._taken(owner)).flow)
-        started = first_march(structure, self._method, numbers, y0, self._tolerance)
+        started = first_march(structure, self._method, numbers, y0)
         return jax.tree.map(np.array, started)
 
     def _drive(self, queue: "_Queue", width: int, ends: Ends) -> None:

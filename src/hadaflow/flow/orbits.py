@@ -153,9 +153,7 @@ class OrbitMarch:
                     compiled_for = structure, self.method, numbers
                     if march is None:
                         of_flow, its_numbers = taken_apart(course.flow)
-                        begun = first_march(
-                            of_flow, self.method, its_numbers, y0, self.flow.tolerance
-                        )
+                        begun = first_march(of_flow, self.method, its_numbers, y0)
                     else:
                         begun = march._replace(reached=np.asarray(False))
                     after = chunk_of_steps(

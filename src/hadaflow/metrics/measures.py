@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.base.compiling import SOON, Compiled
 from hadaflow.base.errors import InputError, failures_told, meant, printable, shown
 from hadaflow.base.precision import double_precision
 from hadaflow.metrics.distances import (
@@ -122,6 +123,7 @@ def metric_names(view: str | None = None, model: UFM | None = None) -> list[str]
     return [name for name in names if applies(name, view, model)]
 
 
+_FEW_NUMBERS = 2**14  # in states whose metrics take less time to compute than to compile
 _MOST_PADDED = 2**22  # numbers in states, above which more of them would take long
 _TWO_LAYERS = ("alignment_w", "alignment_h", *(n for n in FULL if n.startswith("nc")))
 # Distances from the simplex that a spectrum alone does not tell when the right vectors turn, and
@@ -240,10 +242,8 @@ def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: s
     with double_precision():
         flat = tuple(np.reshape(x, (-1, *x.shape[len(batch) :])) for x in arrays)
         padded = tuple(_padded(x) for x in flat)
-        if isinstance(metric, str):
-            found = _named(metric, flow, equations, scale, clock, padded)
-        else:
-            found = _own(metric, flow)(equations, scale, clock, padded)
+        program = _program(metric, flow, padded[0].size)
+        found = program(equations, scale, clock, padded)
         return np.asarray(found)[: len(flat[0])].reshape(batch)[()]
 
 
@@ -317,13 +317,25 @@ def _every(metric: Metric, flow: str | None, view: Any, scale: Any, clock: Any, 
     return jax.vmap(one)(*arrays)
 
 
+def _program(metric: Metric, flow: str | None, numbers: int) -> Callable[..., Any]:
+    """`_every` of a metric, compiled for states of so many numbers together."""
+    soon = numbers <= _FEW_NUMBERS
+    if isinstance(metric, str):
+        return functools.partial(_named[soon], metric, flow)
+    return _own(metric, flow, soon)
+
+
 # Named metrics are few. Of one's own, each function has its own program, and the oldest go.
-_named = jax.jit(_every, static_argnames=("metric", "flow"))
+_named = [
+    jax.jit(_every, static_argnames=("metric", "flow")),
+    Compiled(_every, SOON, static_argnames=("metric", "flow")),
+]
 
 
 @functools.lru_cache(maxsize=64)
-def _own(metric: Callable[..., Any], flow: str | None) -> Callable[..., Any]:
-    return jax.jit(functools.partial(_every, metric, flow))
+def _own(metric: Callable[..., Any], flow: str | None, soon: bool) -> Callable[..., Any]:
+    program = functools.partial(_every, metric, flow)
+    return Compiled(program, SOON) if soon else jax.jit(program)
 
 
 def as_function(metric: Metric, view: ReducedView, scale: float = 1.0) -> Callable[..., Any]:
