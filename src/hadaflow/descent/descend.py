@@ -4,7 +4,6 @@ From a Hadamard start, descent moves only the singular values: with $h_i = \eta\
 $\alpha_i^+ = \alpha_i + h_i\beta_i$ and $\beta_i^+ = \beta_i + h_i\alpha_i$.
 """
 
-import functools
 import math
 import time
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.base.checks import as_number, check_positive, check_whole_number
+from hadaflow.base.compiling import compiled
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision, float64
@@ -367,7 +367,7 @@ def spectral_descent(model: UFM, angles: Any = None) -> SpectralDescent:
 # --- the loop ------------------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("heavy",))
+@compiled(static_argnames=("heavy",))
 def _iterate(system, heavy, x, velocity, count, learning_rate, momentum):
     def body(_, carry):
         x, velocity = carry

@@ -288,7 +288,7 @@ def where(condition, new, old):
 
 # For a structure, never for a number: the numbers of a course are its leaves.
 _of_structure = {"static_argnames": ("structure", "method")}
-_often = functools.partial(jax.jit, **_of_structure)
+_often = compiled(**_of_structure)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

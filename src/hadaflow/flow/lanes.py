@@ -5,7 +5,6 @@ on several at once. A lane whose run has ended takes the next one from the queue
 that a slow run holds nobody up; a few threads share the queue.
 """
 
-import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from hadaflow.base.compiling import compiled
 from hadaflow.base.precision import double_precision
 from hadaflow.flow.integrate import (
     March,
@@ -46,7 +46,7 @@ def each(numbers: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *x: np.stack(x, axis=-1), *numbers)
 
 
-@functools.partial(jax.jit, static_argnames=("structure", "method"), donate_argnames=("lanes",))
+@compiled(static_argnames=("structure", "method"), donate_argnames=("lanes",))
 def _march(structure, method, numbers, lanes: March, tolerance, end) -> March:
     """A few steps of all lanes that are not done."""
     course: Course = put_together(structure, numbers)

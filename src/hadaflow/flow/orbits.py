@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.algebra.bases import Basis
+from hadaflow.base.compiling import compiled
 from hadaflow.base.lazy import optimize
 from hadaflow.flow.dual import DualFlow, OrbitReading, OrbitState
 from hadaflow.flow.integrate import Status, chunk_of_steps, first_march, probe, taken_apart
@@ -73,7 +74,7 @@ def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
     return OrbitState(P, np.float64(growth * skipped * count), np.float64(reach))
 
 
-@jax.jit
+@compiled()
 def _read_block(flow: DualFlow, ys: OrbitState, count) -> OrbitReading:
     """Readings of the first `count` of these states; those behind are left zero."""
     blank = jax.eval_shape(flow.read, jax.tree.map(lambda y: y[0], ys))
@@ -86,12 +87,12 @@ def _read_block(flow: DualFlow, ys: OrbitState, count) -> OrbitReading:
     return lax.fori_loop(0, count, one, blank)
 
 
-@jax.jit
+@compiled()
 def _left(course: Course, y: OrbitState):
     return jnp.maximum(course.left(y), -1.0)
 
 
-@jax.jit
+@compiled()
 def _read_numbers(flow: DualFlow, y: OrbitState) -> OrbitReading:
     """A reading without its long vector, which would have to leave the device."""
     return flow.read(y)._replace(log_a=jnp.zeros(0))

@@ -10,15 +10,14 @@ deviations are $\frac1K|X(T - L)_+|$. The derivation is heuristic: exact for dir
 hard margins, and the orbit up to the anchor is taken as it is.
 """
 
-import functools
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.algebra.bases import Basis
+from hadaflow.base.compiling import compiled
 from hadaflow.base.errors import InputError
 from hadaflow.base.lazy import optimize
 from hadaflow.base.precision import double_precision
@@ -58,12 +57,12 @@ def collapse_log_norms(basis: Basis, log_a: np.ndarray, tolerance: float) -> tup
     return level, uniform
 
 
-@functools.partial(jax.jit, static_argnames=("basis",))
+@compiled(static_argnames=("basis",))
 def _psi(basis: Basis, v):
     return basis.psi(v)
 
 
-@functools.partial(jax.jit, static_argnames=("basis",))
+@compiled(static_argnames=("basis",))
 def _deviation(basis: Basis, joins, level):
     left = jnp.maximum(joins - level, 0.0)
     total = jnp.sum(left if basis.weights is None else left * basis.weights[1:])

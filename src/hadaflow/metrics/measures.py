@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.base.compiling import SOON, Compiled
+from hadaflow.base.compiling import SOON, WELL, Compiled
 from hadaflow.base.errors import InputError, failures_told, meant, printable, shown
 from hadaflow.base.precision import double_precision
 from hadaflow.metrics.distances import (
@@ -327,7 +327,7 @@ def _program(metric: Metric, flow: str | None, numbers: int) -> Callable[..., An
 
 # Named metrics are few. Of one's own, each function has its own program, and the oldest go.
 _named = [
-    jax.jit(_every, static_argnames=("metric", "flow")),
+    Compiled(_every, WELL, static_argnames=("metric", "flow")),
     Compiled(_every, SOON, static_argnames=("metric", "flow")),
 ]
 
@@ -335,7 +335,7 @@ _named = [
 @functools.lru_cache(maxsize=64)
 def _own(metric: Callable[..., Any], flow: str | None, soon: bool) -> Callable[..., Any]:
     program = functools.partial(_every, metric, flow)
-    return Compiled(program, SOON) if soon else jax.jit(program)
+    return Compiled(program, SOON if soon else WELL)
 
 
 def as_function(metric: Metric, view: ReducedView, scale: float = 1.0) -> Callable[..., Any]:
