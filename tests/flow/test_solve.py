@@ -395,7 +395,7 @@ def test_interruption_keeps_the_finished_part(target):
 
 
 def test_interruption_while_the_event_is_located_keeps_the_last_state():
-    with mock.patch.object(integrate, "locate", side_effect=KeyboardInterrupt):
+    with mock.patch.object(integrate, "locate_one", side_effect=KeyboardInterrupt):
         run = solve(hf.UFM(8), FIGURE_1)
     assert run.status == "interrupted" and len(run) == 2
     assert run.measure("collapse_deviation")[-1] > 1e-6

@@ -12,6 +12,8 @@ from hadaflow.model.ufm import UFM
 
 # Rounding of log a shifts the time of collapse by about this over the tolerance.
 _RESOLUTION = 1e-16
+# What rounding leaves uncertain in max|(K−1)â − 1|: who computes it anew finds it below the tolerance, too.
+_ROUNDING = 4 * float(np.finfo(float).eps)
 
 
 class Reading(Protocol):
@@ -173,7 +175,7 @@ class Collapse(_Uniform):
     def left(reading: Reading, number: Any) -> Any:
         import jax.numpy as jnp
 
-        return jnp.log(reading.deviation / number)
+        return jnp.log((reading.deviation + _ROUNDING) / number)
 
     def reached(self, where: str) -> tuple[str, str]:
         return "collapsed", f"max|(K−1)â − 1| fell below {self.tolerance:g} at {where}."

@@ -15,7 +15,7 @@ import numpy as np
 
 from hadaflow.algebra.padding import column, row, with_front
 from hadaflow.algebra.shapes import Number, One, Padded, State
-from hadaflow.flow.kinds.flow import SpectrumFlow, Values, length, runs_last
+from hadaflow.flow.kinds.flow import SpectrumFlow, Values, length, root, runs_last
 from hadaflow.flow.readings import ValuesReading
 from hadaflow.model.layers import array_module, displaced, excess, others, smallest_square
 from hadaflow.model.states import Spectrum
@@ -123,7 +123,7 @@ class DisplacementFlow(SpectrumFlow):
         feel a jump at its edge, get the full care.
         """
         if self.balanced and self.view.depth <= 2:
-            return jnp.linalg.norm(1e120 * moved, axis=0, keepdims=True) * 1e-120
+            return root(jnp.sum((1e120 * moved) ** 2, axis=0, keepdims=True)) * 1e-120
         return length(moved)
 
     def error_scale(self, y: State) -> State:

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.flow.kinds.flow import Flow
+from hadaflow.flow.kinds.flow import Flow, root
 from hadaflow.metrics import matrix_metrics
 from hadaflow.model.states import Parameters
 from hadaflow.model.views.full import FullView
@@ -34,7 +34,7 @@ class MatrixFlow(Flow):
             moved = tuple(
                 v - d * pull * f for v, f, d in zip(moved, factors, view.decays, strict=True)
             )
-        return moved, jnp.sqrt(sum(jnp.sum(v**2) for v in moved))
+        return moved, root(sum(jnp.sum(v**2) for v in moved))
 
     def error_scale(self, y):
         factors, path = y
