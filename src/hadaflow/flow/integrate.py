@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 
 from hadaflow.algebra.padding import row
-from hadaflow.base.compiling import SMALL, SOON, Compiled, compiled
+from hadaflow.base.compiling import SMALL, SOON, compiled
 from hadaflow.base.progress import Pace
 from hadaflow.flow.kinds.flow import Course, Flow
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
@@ -30,8 +30,9 @@ _SAFETY, _MOST_SHRUNK, _MOST_GROWN = 0.9, 0.2, 10.0  # of the length of a step
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
-# Saved points that are stepped to at once: few or many, since code is compiled for their number.
-_FEW_SIDE_STEPS, _SIDE_STEPS, _SIDE_NUMBERS = 8, 256, 2**20
+# So few points are marched to one after the other; more are stepped to from the records, the usual number
+# of them at once, since code is compiled for it.
+_FEW_GOALS, _SIDE_STEPS, _SIDE_NUMBERS = 8, 199, 2**20
 _SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
@@ -83,12 +84,17 @@ class Integration:
         """States at the increasing `goals`."""
         march, status, stop = None, Status.begin(), None
         ys, found = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0), 0
+        few = len(goals) <= _FEW_GOALS
         try:
             while stop is None:
-                after = self._chunk(march, goals[-1])
+                end = goals[found] if few else goals[-1]
+                after = self._chunk(march, end)
                 march, records, status = after[0], after[1], Status.read(after[2])
                 inside = int(np.searchsorted(goals, status.u, side="right"))
-                self._fill(ys, found, goals[found:inside], [records])
+                arrived = status.u >= end
+                self._fill(ys, found, goals[found : inside - arrived], [records])
+                if arrived:
+                    _put(ys, inside - 1, march.y)
                 found = inside  # after the states themselves: an interruption leaves no gap
                 stop = self._judge(march, status, goals[-1])
         except KeyboardInterrupt:
@@ -141,7 +147,8 @@ class Integration:
         if ending is Ending.INTERRUPTED and self._pace is not None:
             goals, ys = _recorded(records, goals)
         elif complete:
-            ys = self._from_records(records, goals)
+            ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
+            self._fill(ys, 0, goals[goals < end], records)
         else:  # too many to keep: go the known way once more
             endless = Course.towards(self.course.flow, None, 1.0)
             again = dataclasses.replace(self, course=endless, give_up=lambda *_: None)
@@ -150,8 +157,7 @@ class Integration:
             ending = ending if again.ending is Ending.DONE else again.ending
         if len(goals) and goals[-1] == end:
             # The located state itself ends the run: there the target is met to the last digit.
-            for rows, row in zip(jax.tree.leaves(ys), jax.tree.leaves(y_end), strict=True):
-                rows[-1] = row
+            _put(ys, -1, y_end)
         return ending, goals, ys
 
     @functools.cached_property
@@ -176,11 +182,6 @@ class Integration:
         self._pace.took(most, time.perf_counter() - began)
         return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
 
-    def _from_records(self, records, goals: np.ndarray):
-        ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
-        self._fill(ys, 0, goals, records)
-        return ys
-
     def _fill(self, ys: Any, first: int, goals: np.ndarray, records: list[Any]) -> None:
         """Write the states at `goals` into rows of `ys`: one more step, from the record before each.
 
@@ -192,7 +193,7 @@ class Integration:
         used = np.flatnonzero(np.isfinite(us))
         index = used[np.searchsorted(us[used], goals, side="right") - 1]
         size = _size(self.y0)
-        block = _side_block(len(jax.tree.leaves(ys)[0]), size**2 if self.method.dense else size)
+        block = _side_block(size**2 if self.method.dense else size)
         for start in range(0, len(goals), block):
             wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
             rows = index[wanted]
@@ -240,6 +241,12 @@ def _pack(m: March):
     return jnp.stack([p.astype(m.u.dtype) for p in parts])
 
 
+def _put(rows: Any, index: int, y: Any) -> None:
+    """Write a state into a row of many."""
+    for kept, new in zip(jax.tree.leaves(rows), jax.tree.leaves(y), strict=True):
+        kept[index] = new
+
+
 def _rows(tree, index):
     """Rows of every array, as NumPy arrays that may be written to."""
     return jax.tree.map(lambda x: np.array(np.asarray(x)[index]), tree)
@@ -256,8 +263,9 @@ def _recorded(records, goals: np.ndarray):
 # --- compiled parts ------------------------------------------------------------------------------
 
 
-def stepper(flow: Flow, method: Any) -> tuple[diffrax.ODETerm, Any]:
-    return diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y)), method.solver(flow)
+def stepper(flow: Flow, method: Any, brief: bool = False) -> tuple[diffrax.ODETerm, Any]:
+    solver = method.brief_solver(flow) if brief else method.solver(flow)
+    return diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y)), solver
 
 
 def _chunk_length(flow: Flow, y) -> int:
@@ -266,10 +274,9 @@ def _chunk_length(flow: Flow, y) -> int:
     return max(1, min(most, _CHUNK_NUMBERS // _size(y)))
 
 
-def _side_block(points: int, numbers: int) -> int:
-    """How many of a run's saved points, whose steps work on so many numbers, are stepped to at once."""
-    wanted = _FEW_SIDE_STEPS if points <= _FEW_SIDE_STEPS else _SIDE_STEPS
-    return max(1, min(_SIDE_NUMBERS // numbers, wanted))
+def _side_block(numbers: int) -> int:
+    """How many saved points, whose steps work on so many numbers, are stepped to at once."""
+    return max(1, min(_SIDE_NUMBERS // numbers, _SIDE_STEPS))
 
 
 def _size(y) -> int:
@@ -470,7 +477,7 @@ def probe(structure, method, numbers, march, tolerance, u):
     return y, course.left(y), error, told.get("work", 0)
 
 
-def _locate(structure, method, numbers, march):
+def _locate(structure, method, numbers, march, brief=False):
     """Where the event happens, by stepping again from the state before it; of every run.
 
     Regula falsi with the Illinois rule on the length of the last step; the result lies on the far
@@ -478,7 +485,7 @@ def _locate(structure, method, numbers, march):
     u errs, relatively, than what is watched.
     """
     course: Course = put_together(structure, numbers)
-    term, solver = stepper(course.flow, method)
+    term, solver = stepper(course.flow, method, brief)
     u0, y0 = march.u, march.y
 
     def at(u):
@@ -522,4 +529,9 @@ def _locate(structure, method, numbers, march):
 
 
 locate = _often(_locate)
-locate_one = Compiled(_locate, SMALL, **_of_structure)  # of one run, once
+
+
+@compiled(SMALL, **_of_structure)
+def locate_one(structure, method, numbers, march):
+    """Of one run, once."""
+    return _locate(structure, method, numbers, march, brief=True)

@@ -12,7 +12,7 @@ from hadaflow.model.ufm import UFM
 
 # Rounding of log a shifts the time of collapse by about this over the tolerance.
 _RESOLUTION = 1e-16
-# What rounding leaves uncertain in max|(K−1)â − 1|: who computes it anew finds it below the tolerance, too.
+# What rounding leaves uncertain in max|(K−1)â − 1|: computed anew, it is below the tolerance, too.
 _ROUNDING = 4 * float(np.finfo(float).eps)
 
 

@@ -10,7 +10,7 @@ import optimistix
 from hadaflow.base.memory import require_memory
 from hadaflow.flow.following import NORM_LIMIT, FullWay, ReducedWay, follow, not_begun, recorded
 from hadaflow.flow.methods.dual import PATIENCE, knows, log_norm_ahead
-from hadaflow.flow.steppers import UnrolledTsit5
+from hadaflow.flow.steppers import Tsit5Steps
 from hadaflow.model.states import Parameters
 from hadaflow.model.ufm import UFM
 from hadaflow.results.trajectory import Trajectory
@@ -42,6 +42,10 @@ class RungeKutta(Method):
     def solver(self, flow: Any) -> Any:
         """The diffrax solver of its steps."""
         raise NotImplementedError
+
+    def brief_solver(self, flow: Any) -> Any:
+        """The same for what is called once in a run: compiled sooner, if it can be."""
+        return self.solver(flow)
 
     def local_tolerance(self, request: Request) -> float:
         """The flow of the paper contracts errors, which add up to less than the local tolerance.
@@ -146,7 +150,10 @@ class Tsit5(RungeKutta):
         return "explicit: the way is short"
 
     def solver(self, flow: Any) -> Any:
-        return UnrolledTsit5()
+        return Tsit5Steps()
+
+    def brief_solver(self, flow: Any) -> Any:
+        return Tsit5Steps(brief=True)
 
 
 class Dopri8(RungeKutta):
