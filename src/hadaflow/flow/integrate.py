@@ -27,6 +27,8 @@ from hadaflow.runs.outcomes import Ending, Outcome, Stop
 
 FIRST_STEP = 1e-3
 _SAFETY, _MOST_SHRUNK, _MOST_GROWN = 0.9, 0.2, 10.0  # of the length of a step
+# Events are located to this, relatively: closer rounding decides, and takes as many steps again.
+_LOCATED = 32 * float(np.finfo(float).eps)
 _CHUNK = 2048  # steps between two returns to Python: hundredths of a second, mostly
 _CHUNK_NUMBERS = 2**22  # kept of them
 _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA calls small
@@ -494,7 +496,7 @@ def _locate(structure, method, numbers, march, brief=False):
 
     def apart(s):
         _, low, high, *_ = s
-        return high - low > 2 * jnp.finfo(high.dtype).eps * high
+        return high - low > _LOCATED * high
 
     def body(s):
         count, low, high, f_low, f_high, y_high, side, slope = s
