@@ -35,6 +35,8 @@ _BLOCK = 8  # steps of K = 8 whose records stay below the kilobyte that XLA call
 # So few points are marched to one after the other; more are stepped to from the records, the usual number
 # of them at once, since code is compiled for it.
 _FEW_GOALS, _SIDE_STEPS, _SIDE_NUMBERS = 8, 199, 2**20
+# Numbers of a state up to which what is compiled sooner runs as fast.
+_FEW_IMPLICIT, _FEW_EXPLICIT = 16, 8
 _SHORT_IMPLICIT, _SHORT_EXPLICIT = 32, 2**14  # numbers of a state whose steps take little time
 _RECORD_LIMIT = 2**23  # numbers kept of the way to an event before a second pass is cheaper
 
@@ -163,6 +165,10 @@ class Integration:
         return ending, goals, ys
 
     @functools.cached_property
+    def _few_numbers(self) -> bool:
+        return _size(self.y0) <= (_FEW_IMPLICIT if self.method.dense else _FEW_EXPLICIT)
+
+    @functools.cached_property
     def _pace(self) -> Pace | None:
         """Steps that may take long each are taken a few at a time, so that Ctrl-C is heard soon."""
         short = _SHORT_IMPLICIT if self.method.dense else _SHORT_EXPLICIT
@@ -175,12 +181,11 @@ class Integration:
         if march is None:
             march = first_march(*self._compiled_for_any_target, self.y0)
         numbers = (tolerance, np.float64(end), np.int64(most))
+        steps = _chunk_of_few_numbers if self._few_numbers else chunk_of_steps
         if self._pace is None:
-            return chunk_of_steps(*self._compiled_for, march, *numbers)
+            return steps(*self._compiled_for, march, *numbers)
         began = time.perf_counter()
-        march, records, packed = jax.block_until_ready(
-            chunk_of_steps(*self._compiled_for, march, *numbers)
-        )
+        march, records, packed = jax.block_until_ready(steps(*self._compiled_for, march, *numbers))
         self._pace.took(most, time.perf_counter() - began)
         return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
 
@@ -200,7 +205,8 @@ class Integration:
             wanted = np.minimum(np.arange(start, start + block), len(goals) - 1)
             rows = index[wanted]
             begin = us[rows], jax.tree.map(lambda y, rows=rows: y[rows], before)
-            stepped = _side_steps(*self._compiled_for_any_target, *begin, goals[wanted])
+            steps = _side_steps_of_few_numbers if self._few_numbers else _side_steps
+            stepped = steps(*self._compiled_for_any_target, *begin, goals[wanted])
             count = min(block, len(goals) - start)
             for kept, new in zip(jax.tree.leaves(ys), jax.tree.leaves(stepped), strict=True):
                 kept[first + start : first + start + count] = np.asarray(new)[:count]
@@ -432,8 +438,7 @@ def _write(records, row, index):
     return jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, index, 0), records, row)
 
 
-@_often
-def _side_steps(structure, method, numbers, u0, y0, u1):
+def _steps_aside(structure, method, numbers, u0, y0, u1):
     """Many single steps side by side, each from (u0, y0) to u1."""
     flow = put_together(structure, numbers)
     term, solver = stepper(flow, method)
@@ -448,6 +453,10 @@ def _side_steps(structure, method, numbers, u0, y0, u1):
     return jax.vmap(one)(u0, y0, u1)
 
 
+_side_steps_of_few_numbers = compiled(SMALL, **_of_structure)(_steps_aside)
+_side_steps = _often(_steps_aside)
+
+
 @compiled(SOON, **_of_structure)
 def first_march(structure, method, numbers, y0) -> March:
     """The state of the loop before its first step; apart, so that the steps are compiled once."""
@@ -459,12 +468,15 @@ def first_march(structure, method, numbers, y0) -> March:
     return March(u0, u1, y0, solver.init(term, u0, u1, y0, None), zero, zero, zero, no, no)
 
 
-@_often
-def chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
+def _chunk_of_steps(structure, method, numbers, march, tolerance, end, most):
     """At most so many steps towards the event or `end`, and the records of them."""
     course: Course = put_together(structure, numbers)
     march, records = _chunk(course, method, tolerance, march, end, most)
     return march, records, _pack(march)
+
+
+chunk_of_steps = _often(_chunk_of_steps)
+_chunk_of_few_numbers = compiled(SMALL, **_of_structure)(_chunk_of_steps)
 
 
 @_often

@@ -229,11 +229,10 @@ class Quarry:
         return np.asarray(self._programs["log_speeds"](jnp.asarray(rows)))[: len(a)]
 
     def _climber(self, name: str, steps: int, low: float, high: float) -> Callable[..., Any]:
-        """Gradient ascent on `wrong` or `log_speed`, compiled once for each box."""
-        key = (name, low, high)
-        if key not in self._programs:
-            self._programs[key] = _ascent(getattr(self, name), steps, low, high)
-        return self._programs[key]
+        """Gradient ascent on `wrong` or `log_speed`, in a box of any size."""
+        if name not in self._programs:
+            self._programs[name] = _ascent(getattr(self, name), steps)
+        return functools.partial(self._programs[name], (low, high))
 
 
 def _decimals(C: Any) -> Any:
@@ -245,14 +244,14 @@ def _decimals(C: Any) -> Any:
     return [_decimals(v) for v in C]
 
 
-def _ascent(function: Callable[..., Any], steps: int, low: float, high: float):
+def _ascent(function: Callable[..., Any], steps: int) -> Callable[..., Any]:
     """Gradient ascent (Adam on unit gradients), many starts at once; the best point each one met.
 
     Gradients by forward mode: the one-sided derivatives of maxima have no transpose.
     """
     value_and_gradient = jax.vmap(lambda z: (function(z), jax.jacfwd(function)(z)))
 
-    def step(i, carry):
+    def step(low, high, i, carry):
         z, mean, square, best, place, first = carry
         value, gradient = value_and_gradient(z)
         value = jnp.where(jnp.isnan(value), -jnp.inf, value)
@@ -269,17 +268,17 @@ def _ascent(function: Callable[..., Any], steps: int, low: float, high: float):
         return z, mean, square, best, place, first
 
     @jax.jit
-    def some(begin, end, carry):
-        return jax.lax.fori_loop(begin, end, step, carry)
+    def some(begin, end, box, carry):
+        return jax.lax.fori_loop(begin, end, functools.partial(step, *box), carry)
 
     pace = Pace(steps)
 
-    def run(z, first):
+    def run(box, z, first):
         zeros, at = jnp.zeros_like(z), 0
         carry = (z, zeros, zeros, jnp.full(z.shape[:1], -jnp.inf), z, jnp.asarray(first))
         while at < steps:  # in parts, between which Ctrl-C is heard
             count, began = min(pace.steps, steps - at), time.perf_counter()
-            carry = jax.block_until_ready(some(at, at + count, carry))
+            carry = jax.block_until_ready(some(at, at + count, box, carry))
             pace.took(count, time.perf_counter() - began)
             at += count
         return carry[3:5]
