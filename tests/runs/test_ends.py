@@ -119,3 +119,87 @@ def test_pictures_compile_nothing_new():
         run.plot()
         str(run)
     assert not compiled
+
+
+# --- rest, and what is kept ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_a_tiny_deep_start_is_not_at_rest(count):
+    """Depth 4, MSE: a' = a^{3/2}(1 − 4a), by hand s + ln((s−2)/(s+2)) falls by t/2 with s = a^{−1/2}."""
+    model, s = hf.UFM(4, loss="mse", depth=4), 1e6
+    times = np.geomspace(1e-1, 1.0, count) * (s - 2) * 2
+    run = hf.solve(model, np.full(4, s**-2), times=[*times[:-1] / 2, s, 4 * s], progress=None)
+    np.testing.assert_allclose(run.a[-2], 4 * s**-2, rtol=1e-6)
+    np.testing.assert_allclose(run.a[-1], 0.25, rtol=1e-8)
+    steady = hf.solve(model, np.full(4, s**-2), hf.Steady(), progress=None)
+    assert steady.status == "steady" and steady.time[-1] > 1.9 * s
+    full = hf.solve(model, hf.hadamard(model, np.full(4, s**-2)), hf.Steady(1e-6), progress=None)
+    assert full.status == "steady" and full.time[-1] > 1.9 * s
+
+
+def test_a_deep_start_between_saddles_goes_on():
+    """Soft labels, with and without phases: no rest before the small modes have grown."""
+    model = hf.UFM(5, depth=3, label_smoothing=0.1)
+    for start in ([1e-10, 1e-10], hf.circulant([1e-10 * (1 + 1j), 1e-10 * (1 - 0.2j)])):
+        run = hf.solve(model, start, times=[1.0, 1e8], progress=None)
+        np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rotation", range(4))
+def test_matrices_are_looked_at_in_double_precision_before_they_move(rotation):
+    start = hf.hadamard(MODEL, np.full(3, 1 / 3), rotation=rotation)
+    run = hf.solve(MODEL, start, hf.Norm(1 + 2e-9), progress=None)
+    speed = MODEL.velocity(np.full(3, 1 / 3)).sum()
+    assert run.status == "reached"
+    assert run.time[-1] == pytest.approx(2e-9 / speed, rel=1e-5)
+
+
+def test_few_points_and_many_are_the_same_states():
+    start, many = [1.0, 0.3, 1e-3, 0.5, 0.2, 2.0, 1e-2], np.geomspace(1e-12, 1e5, 18)
+    whole = hf.solve(hf.UFM(8), start, times=many, progress=None)
+    few = hf.solve(hf.UFM(8), start, times=many[::3], progress=None)
+    np.testing.assert_allclose(few.a[1:], whole.a[1::3], rtol=2e-8)
+    # A step that is cut short by a point is not where the next one begins to grow from.
+    assert hf.solve(hf.UFM(8), start, times=[1e-290, 1.0], progress=None).steps < 60
+
+
+@pytest.mark.parametrize("short", [0, 2**14])
+def test_an_interruption_keeps_what_is_beyond_the_records(short, monkeypatch):
+    """And does not go the whole way again to find it."""
+    from hadaflow.flow import integrate
+
+    monkeypatch.setattr(integrate, "_RECORD_LIMIT", 100)
+    monkeypatch.setattr(integrate, "_SHORT_EXPLICIT", short)
+    heard = []
+
+    def stop(text, _):
+        heard.append(float(text.split("=")[1].split()[0].rstrip(",")))
+        if heard[-1] > 1000:
+            raise KeyboardInterrupt
+
+    run = hf.solve(hf.UFM(8), [1, 1, 1, 1, 1e-3, 1e-3, 1e-3], method="tsit5", progress=stop)
+    assert run.status == "interrupted" and run.log10_time[-1] == pytest.approx(heard[-1], rel=1e-6)
+    assert np.all(np.diff(run.log10_time) > 0) and heard == sorted(heard)
+
+
+def test_an_interrupted_second_pass_leaves_the_first(monkeypatch):
+    """Where an ill-conditioned event is gone to once more, with finer steps."""
+    from hadaflow.flow.following import not_begun
+    from hadaflow.flow.integrate import Integration
+    from hadaflow.flow.methods import TSIT5
+    from hadaflow.runs.outcomes import Ending
+
+    original, calls = Integration.to_event, []
+
+    def interrupted(self, grid):
+        calls.append(self.tolerance)
+        if len(calls) == 2:
+            return not_begun(self.course.flow, Ending.INTERRUPTED)
+        return original(self, grid)
+
+    monkeypatch.setattr(Integration, "to_event", interrupted)
+    monkeypatch.setattr(type(TSIT5), "sharpened", lambda self, request, sensitivity: 1e-12)
+    run = hf.solve(MODEL, [1.0, 0.5, 0.3], hf.Norm(5.0), progress=None)
+    assert len(calls) == 2 and run.status == "interrupted" and len(run) == 200
+    assert run.log_norm[-1] == pytest.approx(np.log(5.0), abs=1e-12)

@@ -47,7 +47,7 @@ class Compiled:
         programs = self._call._cache_size()
         if programs != self._programs:
             self._programs = programs
-            _store.grown()
+            _store.grown(self)
         return found
 
     def _first_call(self, *args: Any) -> Any:
@@ -65,8 +65,7 @@ class Compiled:
         else:
             found = call(*args)
         self._call, self._programs = call, 1
-        _store.members.add(self)
-        _store.grown()
+        _store.grown(self)
         return found
 
     def let_go(self) -> None:
@@ -78,16 +77,19 @@ class _Store:
     """What all functions have compiled."""
 
     def __init__(self) -> None:
-        self.members: weakref.WeakSet[Compiled] = weakref.WeakSet()
+        self._members: weakref.WeakSet[Compiled] = weakref.WeakSet()
+        self._lock = threading.Lock()
         self._new = 0
 
-    def grown(self) -> None:
+    def grown(self, member: Compiled) -> None:
         """One program more: nothing is let go unless there are too many."""
-        self._new += 1
-        if self._new % _COUNTED_EVERY == 0 and self._too_much():
-            self._new = 0
-            for member in list(self.members):
-                member.let_go()
+        with self._lock:
+            self._members.add(member)
+            self._new += 1
+            if self._new % _COUNTED_EVERY == 0 and self._too_much():
+                self._new = 0
+                for each in list(self._members):
+                    each.let_go()
 
     def _too_much(self) -> bool:
         try:

@@ -31,7 +31,7 @@ class Pace:
 
     def took(self, steps: int, seconds: float) -> None:
         """Learn from so many steps; the first ones, which are compiled, only seem slow."""
-        if steps == self.steps:
+        if steps > 0:
             wanted = steps * _PACE_SECONDS / max(seconds, 1e-9)
             self.steps = int(min(max(wanted, 1), 10 * steps, self._most))
 

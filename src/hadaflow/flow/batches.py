@@ -5,11 +5,12 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
+from hadaflow.base.interruption import held_back
 from hadaflow.base.progress import Progress
 from hadaflow.flow.choice import carry_out, choose
 from hadaflow.flow.following import NORM_LIMIT, reduced_flow
@@ -47,7 +48,10 @@ def solve_batch(request: Request, start: Spectrum) -> Trajectory:
     check_memory([choose(request, row) for row in sample(start)], start)
     quiet = dataclasses.replace(request, progress=None)
     with Progress(request.progress, "solve") as progress:
-        quick = np.flatnonzero(_fit_lanes(quiet, start))
+        fits = _fit_lanes(quiet, start)
+        quick = np.flatnonzero(fits)
+        for i in np.flatnonzero(~fits):  # what cannot be done is refused before anything is
+            choose(quiet, start.row(i))
         parts, stopped = [], False
         if len(quick):
             part, stopped = _in_lanes(quiet, start.row(quick), quick, progress)
@@ -58,8 +62,9 @@ def solve_batch(request: Request, start: Spectrum) -> Trajectory:
             alone = [_unbegun(quiet, row) for row in rows]
         else:
             alone = _one_by_one(quiet, rows, progress)
-    parts += [_Part.of(i, run) for i, run in zip(rest, alone, strict=True)]
-    return _together(quiet, parts, len(start.a), _foretold(alone))
+    with held_back():
+        parts += [_Part.of(i, run) for i, run in zip(rest, alone, strict=True)]
+        return _together(quiet, parts, len(start.a), _foretold(alone))
 
 
 # --- side by side ----------------------------------------------------------------------------------
@@ -129,9 +134,11 @@ def _one_by_one(request: Request, rows: list[Spectrum], progress: Progress) -> l
             raise KeyboardInterrupt
 
     watched = dataclasses.replace(request, progress=look)
+    jobs: list[Future[Trajectory]] = []
     with ThreadPoolExecutor(cores()) as pool:
-        jobs = [pool.submit(lambda r: carry_out(choose(watched, r), r), row) for row in rows]
         try:
+            for row in rows:
+                jobs.append(pool.submit(lambda r: carry_out(choose(watched, r), r), row))
             pending = set(jobs)
             while pending:
                 _, pending = wait(pending, timeout=0.2)
@@ -141,9 +148,10 @@ def _one_by_one(request: Request, rows: list[Spectrum], progress: Progress) -> l
             stopped.set()
             for job in jobs:
                 job.cancel()
+    ended = [None if job.cancelled() else job.result() for job in jobs]
+    ended += [None] * (len(rows) - len(ended))
     return [
-        _unbegun(request, row) if job.cancelled() else job.result()
-        for job, row in zip(jobs, rows, strict=True)
+        _unbegun(request, row) if run is None else run for run, row in zip(ended, rows, strict=True)
     ]
 
 

@@ -234,7 +234,10 @@ def _march(way: Way) -> Outcome:
             sharper = request.method.sharpened(request, outcome.sensitivity)
             if outcome.ending is Ending.EVENT and sharper is not None:
                 again = dataclasses.replace(integration, tolerance=sharper)
-                outcome = again.to_event(request.grid)
+                sharp = again.to_event(request.grid)
+                if sharp.ending is Ending.INTERRUPTED:  # what is finished is kept
+                    sharp = dataclasses.replace(outcome, ending=Ending.INTERRUPTED)
+                outcome = sharp
         if not len(outcome.us):
             return outcome
         final = jax.tree.map(lambda y: y[-1], outcome.ys)

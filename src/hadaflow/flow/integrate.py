@@ -1,6 +1,6 @@
 """Adaptive stepping of a flow in log time, resumable and interruptible. Talks to diffrax.
 
-diffrax supplies the Runge–Kutta steps and the step-size control; the loop around them is our own,
+diffrax supplies the Runge–Kutta steps; the loop around them, with its step-size control, is our own,
 because it must do what `diffeqsolve` does not: return to Python every fraction of a second (so that
 progress shows and Ctrl-C leaves the finished part), land exactly on the saved points instead of
 interpolating, locate events by stepping again from the last state before them, and measure errors
@@ -148,8 +148,8 @@ class Integration:
 
     def _states_up_to(self, end, y_end, ending, records, complete, grid):
         goals = grid(float(end))
-        if ending is Ending.INTERRUPTED and self._pace is not None:
-            goals, ys = _recorded(records, goals)
+        if ending is Ending.INTERRUPTED and not (complete and self._pace is None):
+            goals, ys = _recorded(records, (end, y_end), goals)
         elif complete:
             ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
             self._fill(ys, 0, goals[goals < end], records)
@@ -184,9 +184,12 @@ class Integration:
         steps = _chunk_of_few_numbers if self._few_numbers else chunk_of_steps
         if self._pace is None:
             return steps(*self._compiled_for, march, *numbers)
-        began = time.perf_counter()
+        assert march is not None
+        before, began = int(march.accepted) + int(march.rejected), time.perf_counter()
         march, records, packed = jax.block_until_ready(steps(*self._compiled_for, march, *numbers))
-        self._pace.took(most, time.perf_counter() - began)
+        status = Status.read(packed)
+        taken = status.accepted + status.rejected - before
+        self._pace.took(taken, time.perf_counter() - began)
         return march, _rows(records, np.isfinite(np.asarray(records[0]))), packed
 
     def _fill(self, ys: Any, first: int, goals: np.ndarray, records: list[Any]) -> None:
@@ -260,9 +263,13 @@ def _rows(tree, index):
     return jax.tree.map(lambda x: np.array(np.asarray(x)[index]), tree)
 
 
-def _recorded(records, goals: np.ndarray):
-    """Times and states of the records next after each of the goals."""
+def _recorded(records, last, goals: np.ndarray):
+    """Times and states of the records next after each of the goals, and of the last state."""
+    records = [*records, jax.tree.map(lambda x: np.asarray(x)[None], last)]
     us, ys = jax.tree.map(lambda *x: np.concatenate(x), *records)
+    ordered = np.argsort(us, kind="stable")  # unused rows lie at infinity
+    ordered = ordered[: np.isfinite(us).sum()]
+    us, ys = jax.tree.map(lambda x: x[ordered], (us, ys))
     index = np.unique(np.minimum(np.searchsorted(us, goals), len(us) - 1))
     index = index[us[index] > 0]
     return us[index], jax.tree.map(lambda y: np.array(y[index]), ys)
@@ -349,7 +356,9 @@ def step(course: Course, method: Any, tolerance, m: March, end, going=None) -> M
     y, kept_state = where(taken, (y, solver_state), (m.y, m.solver_state))
     u = jnp.where(taken, target, m.u)
     next_u = u + (target - m.u) * _stretch(error, good, solver.error_order(term))
-    stuck = next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290)
+    # A step that ends where it is told to says nothing against the longer one that was wanted.
+    next_u = jnp.where(good & (end < m.next_u), jnp.maximum(next_u, m.next_u), next_u)
+    stuck = ~good & (next_u - u < 4 * jnp.finfo(u.dtype).eps * jnp.maximum(u, 1e-290))
     next_u = jnp.where(reached, target, next_u)
     if going is not None:
         next_u = jnp.where(going, next_u, m.next_u)

@@ -8,7 +8,7 @@ that a slow run holds nobody up; a few threads share the queue.
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
@@ -104,8 +104,10 @@ class Fleet:
                 self._drive(queue, width, ends)
 
         with ThreadPoolExecutor(threads) as pool:
-            jobs = [pool.submit(work) for _ in range(threads)]
+            jobs: list[Future[None]] = []
             try:
+                for _ in range(threads):
+                    jobs.append(pool.submit(work))
                 while not all(job.done() for job in jobs):
                     report(int(ends.ended.sum()))
                     wait(jobs, timeout=0.2)

@@ -13,7 +13,7 @@ from jax import lax
 
 from hadaflow.algebra.padding import column, row
 from hadaflow.algebra.shapes import Amplitudes, Modes, Number, State
-from hadaflow.flow.kinds.flow import SpectrumFlow, Values, length, runs_last
+from hadaflow.flow.kinds.flow import SpectrumFlow, Values, escape, length, runs_last
 from hadaflow.flow.readings import ValuesReading
 from hadaflow.model.layers import array_module, differences_by_layer, layer_values, others
 from hadaflow.model.states import Spectrum
@@ -87,8 +87,15 @@ class AmplitudeFlow(SpectrumFlow):
         )  # fmt: skip
 
     def _fastest(self, A: Amplitudes) -> Number:
-        moved, _ = self._rates(jnp.zeros(()), A)
+        moved, rest = self._rates(jnp.zeros(()), A)
         sizes = self._sizes(A)
         alive = sizes > 1e-10 * jnp.max(sizes, axis=0, keepdims=True)
-        relative = jnp.where(alive, jnp.max(jnp.abs(moved), axis=0) / sizes, 0.0)
+        relative = jnp.max(jnp.abs(moved), axis=0) / sizes
+        value = rest[-1] * A[-1]
+        direction, slowness = self.view.drive(value)
+        force = jnp.real(direction * jnp.conj(value)) / jnp.maximum(jnp.abs(value), 1e-300)
+        grows = jnp.sum(jnp.real(moved * jnp.conj(A)), axis=0) > 0
+        least = escape(self.view.depth, force * jnp.exp(-slowness))
+        relative = jnp.where(grows, jnp.maximum(relative, least), relative)
+        relative = jnp.where(alive, relative, 0.0)
         return jnp.max(relative, axis=0) + 1e-300

@@ -15,7 +15,7 @@ import numpy as np
 
 from hadaflow.algebra.padding import column, row, with_front
 from hadaflow.algebra.shapes import Number, One, Padded, State
-from hadaflow.flow.kinds.flow import SpectrumFlow, Values, length, root, runs_last
+from hadaflow.flow.kinds.flow import SpectrumFlow, Values, escape, length, root, runs_last
 from hadaflow.flow.readings import ValuesReading
 from hadaflow.model.layers import array_module, displaced, excess, others, smallest_square
 from hadaflow.model.states import Spectrum
@@ -148,6 +148,9 @@ class DisplacementFlow(SpectrumFlow):
         direction, slowness = self.view.padded_drive(a)
         rate = jnp.abs(w * direction) * jnp.exp(-slowness)
         largest = jnp.max(a, axis=0, keepdims=True)
-        alive = (a > 1e-14) & (a > 1e-12 * largest) | (direction > 0) & (a > 0)
+        grows = (direction > 0) & (a > 0)
+        alive = (a > 1e-14) & (a > 1e-12 * largest) | grows
         relative = jnp.where(alive, rate / jnp.where(a > 0, a, 1.0), 0.0)
+        least = escape(self.view.depth, direction * jnp.exp(-slowness))
+        relative = jnp.where(grows, jnp.maximum(relative, least), relative)
         return jnp.max(relative, axis=0) + 1e-300

@@ -93,6 +93,14 @@ def root(square):
     return jnp.where(moves, jnp.sqrt(jnp.where(moves, square, 1.0)), 0.0)
 
 
+def escape(depth: int, force):
+    """How fast a mode that grows counts at least, by the force on it, where rest is asked for.
+
+    In a deep model one that is tiny hardly moves for a very long time, and leaves all the same.
+    """
+    return force / depth if depth > 2 else jnp.zeros_like(force)
+
+
 class Course(Traced):
     """A flow on its way to a target: the kind of the target is static, its number traced."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hadaflow.algebra.padding import column, row, with_front
 from hadaflow.algebra.shapes import Angles, Layers, Modes, Number, State
-from hadaflow.flow.kinds.flow import SpectrumFlow, Values, length, runs_last
+from hadaflow.flow.kinds.flow import SpectrumFlow, Values, escape, length, runs_last
 from hadaflow.flow.readings import ValuesReading
 from hadaflow.model.layers import array_module, differences_by_layer, layer_values
 from hadaflow.model.states import Spectrum
@@ -75,8 +75,8 @@ class LayerFlow(SpectrumFlow):
         a = xp.exp(logs.sum(axis=0))
         return xp.where(column(self.alive, a), a, 0.0)
 
-    def _rates(self, u: Number, y: State) -> tuple[Layers, Angles, Modes]:
-        """Rates in log time: of log σ, layers first, and of the angle; and the values a."""
+    def _rates(self, u: Number, y: State) -> tuple[Layers, Angles, Modes, Modes]:
+        """Rates in log time: of log σ, layers first, and of the angle; the values a, and the force."""
         view, logs, u = self.view, self._logs(y), row(u)
         log_a, a = jnp.sum(logs, axis=0), self._a(logs)
         angles = self._angles(y) if len(self.angles0) else None
@@ -89,11 +89,12 @@ class LayerFlow(SpectrumFlow):
             growth = growth - column(decays, growth) * row(jnp.exp(u))
         growth = jnp.where(self.alive[None], growth, 0.0)
         if angles is None:
-            return growth, jnp.zeros_like(a[:0]), a
-        return growth, jnp.where(self.alive, pace[-1] * size, 0.0)[-1:] * across, a
+            return growth, jnp.zeros_like(a[:0]), a, along * size
+        turn = jnp.where(self.alive, pace[-1] * size, 0.0)[-1:] * across
+        return growth, turn, a, along * size
 
     def velocity(self, u: Number, y: State) -> State:
-        growth, turn, a = self._rates(u, y)
+        growth, turn, a, _ = self._rates(u, y)
         moved = self.view.all_values(a * jnp.sum(growth, axis=0))
         swept = turn * a[len(a) - len(turn) :]
         speed = length(jnp.concatenate([moved, swept]))
@@ -109,9 +110,12 @@ class LayerFlow(SpectrumFlow):
         )
 
     def _fastest(self, y: State) -> Number:
-        growth, turn, a = self._rates(jnp.zeros(()), y)
+        growth, turn, a, force = self._rates(jnp.zeros(()), y)
         total = jnp.sum(growth, axis=0)
         largest = jnp.max(a, axis=0, keepdims=True)
-        counts = (a > 1e-14) & (a > 1e-12 * largest) | (total > 0) & (a > 0)
-        fastest = jnp.max(jnp.where(counts, jnp.max(jnp.abs(growth), axis=0), 0.0), axis=0)
+        grows = (total > 0) & (a > 0)
+        counts = (a > 1e-14) & (a > 1e-12 * largest) | grows
+        relative = jnp.max(jnp.abs(growth), axis=0)
+        relative = jnp.where(grows, jnp.maximum(relative, escape(self.view.depth, force)), relative)
+        fastest = jnp.max(jnp.where(counts, relative, 0.0), axis=0)
         return jnp.maximum(fastest, jnp.max(jnp.abs(turn), axis=0, initial=0.0)) + 1e-300

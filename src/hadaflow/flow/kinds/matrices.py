@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.flow.kinds.flow import Flow, root
+from hadaflow.flow.kinds.flow import Flow, escape, root
 from hadaflow.metrics import matrix_metrics
 from hadaflow.model.states import Parameters
 from hadaflow.model.views.full import FullView
@@ -90,7 +90,12 @@ class MatrixFlow(Flow):
             larger = jnp.maximum(sizes[:, None], sizes[None, :])
             counts = larger > 1e-10 * sizes[0]
             fastest = jnp.maximum(fastest, jnp.max(jnp.where(counts, rates / larger, 0.0)))
-        return fastest
+        # What grows as a whole leaves in the end, however small it is: it counts by the force along it.
+        logits = view.logits(factors)
+        lost = jnp.max(jnp.stack([d * jnp.sum(f**2) for f, d in zip(factors, decays, strict=True)]))
+        along = jnp.sum(residual * logits) - lost
+        size = jnp.maximum(jnp.sqrt(jnp.sum(logits**2)), 1e-300)
+        return jnp.maximum(fastest, escape(len(factors), along / size))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import optimistix
 
 from hadaflow.base.memory import require_memory
+from hadaflow.base.precision import double_precision
 from hadaflow.flow.following import NORM_LIMIT, FullWay, ReducedWay, follow, not_begun, recorded
 from hadaflow.flow.methods.dual import PATIENCE, knows, log_norm_ahead
 from hadaflow.flow.steppers import Tsit5Steps
@@ -90,7 +91,8 @@ class RungeKutta(Method):
     def run(self, request: Request, start: Any) -> Trajectory:
         if isinstance(start, Parameters):
             way = FullWay(request, start)
-            early = way.decided()
+            with double_precision():
+                early = way.decided()
             return follow(way) if early is None else recorded(
                 way, not_begun(way.flow, Ending.EVENT), early
             )  # fmt: skip

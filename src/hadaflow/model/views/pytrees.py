@@ -6,12 +6,14 @@ of JAX 0.10.2), so that code compiled for one would be run for the other.
 """
 
 import dataclasses
+import threading
 from collections.abc import Collection
 from typing import Any, dataclass_transform
 
 import jax
 
 _registered: set[type] = set()
+_registering = threading.Lock()
 
 
 def static() -> Any:
@@ -35,8 +37,10 @@ def traced(value: Any) -> Any:
     For dataclasses that are described without JAX.
     """
     if type(value) not in _registered:
-        _registered.add(type(value))
-        _register(type(value), value.numbers)
+        with _registering:  # runs of a batch come at once
+            if type(value) not in _registered:
+                _register(type(value), value.numbers)
+                _registered.add(type(value))
     return value
 
 
