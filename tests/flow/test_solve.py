@@ -379,7 +379,7 @@ def test_progress_reports_log10_time():
 
 @pytest.mark.parametrize("target", [hf.Collapse(1e-6), hf.Time(log10=3000)])
 def test_interruption_keeps_the_finished_part(target):
-    original, calls = integrate._chunk_of_few_numbers, []
+    original, calls = integrate.chunk_of_few_numbers, []
 
     def interrupted(*args):
         calls.append(1)
@@ -387,7 +387,7 @@ def test_interruption_keeps_the_finished_part(target):
             raise KeyboardInterrupt
         return original(*args)
 
-    with mock.patch.object(integrate, "_chunk_of_few_numbers", interrupted):
+    with mock.patch.object(integrate, "chunk_of_few_numbers", interrupted):
         run = solve(hf.UFM(8), FIGURE_1, target)
     assert run.status == "interrupted" and len(run) > 50
     whole = solve(hf.UFM(8), FIGURE_1, log10_times=run.log10_time[1:])

@@ -17,7 +17,8 @@ from jax import lax
 
 from hadaflow.base.compiling import compiled
 from hadaflow.base.precision import double_precision
-from hadaflow.flow.integrate import (
+from hadaflow.flow.kinds.flow import Course
+from hadaflow.flow.march import (
     March,
     first_march,
     locate,
@@ -25,7 +26,6 @@ from hadaflow.flow.integrate import (
     step,
     taken_apart,
 )
-from hadaflow.flow.kinds.flow import Course
 
 _LANES = 128
 _STEPS = 64  # between two looks at which lanes have ended

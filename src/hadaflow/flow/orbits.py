@@ -15,8 +15,8 @@ from hadaflow.algebra.bases import Basis
 from hadaflow.base.compiling import compiled
 from hadaflow.base.lazy import optimize
 from hadaflow.flow.dual import DualFlow, OrbitReading, OrbitState
-from hadaflow.flow.integrate import Status, chunk_of_steps, first_march, probe, taken_apart
 from hadaflow.flow.kinds.flow import Course
+from hadaflow.flow.march import Status, chunk_of_steps, first_march, probe, taken_apart
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 from hadaflow.runs.targets import Collapse, PathLength, Target, Time
 
