@@ -134,11 +134,12 @@ class Integration:
 
     def _states_up_to(self, end, y_end, ending, records, complete, grid):
         goals = grid(float(end))
+        before = goals[goals < end]
         if ending is Ending.INTERRUPTED and not (complete and self._pace is None):
             goals, ys = _recorded(records, (end, y_end), goals)
-        elif complete:
+        elif complete or not len(before):
             ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
-            self._fill(ys, 0, goals[goals < end], records)
+            self._fill(ys, 0, before, records)
         else:  # too many to keep: go the known way once more
             endless = Course.towards(self.course.flow, None, 1.0)
             again = dataclasses.replace(self, course=endless, give_up=lambda *_: None)
