@@ -130,9 +130,9 @@ class DisplacementFlow(SpectrumFlow):
         """δ is accurate enough when a is: an error in δ moves a by w/(a·pace) times itself."""
         a, pace, w = self._moving(y)
         moving = a if pace is None else a * pace
-        path = y[:1] + jnp.sum(a, axis=0, keepdims=True)
+        path = jnp.maximum(y[:1] + jnp.sum(a, axis=0, keepdims=True), 1e-290)
         if w is moving:
-            return jnp.maximum(with_front(jnp.ones_like(a), path), 1e-290)
+            return with_front(jnp.ones_like(a), path)
         relative = jnp.where(w > 0, moving / jnp.where(w > 0, w, 1.0), 1.0)
         return jnp.maximum(with_front(relative, path), 1e-290)
 
