@@ -25,6 +25,7 @@ _WIDE = 1e8
 _TINY_NORM = 1e-12  # below it all weights are equal to this accuracy, so that all modes grow alike
 _READ_ROWS, _READ_NUMBERS = 32, 2**22  # states that are read at once, at most
 _LAST_ERROR = 0.1  # of the last partial step, over the tolerance
+_ROUGHLY = 0.02  # of the step in which an event lies
 _MOST_STEPS = 2**16  # of a chunk; the flow itself asks for fewer
 # Steps cost most where weights come in one after the other; a start with many saddles has thousands.
 _STEP_LIMIT = 20_000
@@ -185,8 +186,7 @@ class OrbitMarch:
         By stepping again from the state before the event. The whole of the last step was accurate; a part
         of it, which ends before collapse, need not be.
         """
-        start, high = float(march.u), float(march.next_u)
-        slack = self._slack(march, course)
+        start, end = float(march.u), float(march.next_u)
         structure, numbers = taken_apart(course)
         probes: dict[float, Any] = {start: (march.y, float(_left(course, march.y)), 0.0)}
 
@@ -200,16 +200,27 @@ class OrbitMarch:
                 probes[u] = y, max(float(ahead), -1.0), float(error)
             return probes[u][1]
 
-        if left(start) <= 0:
-            high = start
-        elif left(high) < 0 and high - start > slack:
-            optimize.brentq(left, start, high, xtol=slack, maxiter=200, disp=False)
-            high = min(u for u in probes if left(u) <= 0)
-        y, _, error = probes[high]
-        ahead = high - start
-        if error <= _LAST_ERROR or ahead < 1e-9 * max(1.0, start):
-            return march, (high, y)
-        return march._replace(next_u=np.float64(start + ahead / 2)), None
+        def located(slack: float) -> float:
+            """Where the event is, at most `slack` beyond it; what has been probed is not probed again."""
+            if left(start) <= 0:
+                return start
+            if left(end) < 0 and end - start > slack:
+                optimize.brentq(left, start, end, xtol=slack, maxiter=200, disp=False)
+            return min((u for u in probes if left(u) <= 0), default=end)
+
+        def rough(u: float) -> bool:
+            """Is a step to there too inaccurate to end with?"""
+            return probes[u][2] > _LAST_ERROR and u - start >= 1e-9 * max(1.0, start)
+
+        slack = self._slack(march, course)
+        high = located(math.inf)
+        if rough(high):  # and probably up to the event: not worth many probes
+            high = located(max(slack, _ROUGHLY * (end - start)))
+        if not rough(high):
+            high = located(slack)
+        if rough(high):
+            return march._replace(next_u=np.float64(start + (high - start) / 2)), None
+        return march, (high, probes[high][0])
 
     def _slack(self, march, course: Course) -> float:
         """How well σ is located: better where the time or the path asked for is small itself."""
