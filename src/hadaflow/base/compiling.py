@@ -11,15 +11,14 @@ from hadaflow.base.lazy import jax
 
 # One part of a program after the other, in the order that needs least memory. Left to itself XLA hands
 # parts that do not depend on each other to several threads, which costs dual steps of a thousand classes
-# a tenth. And vectors as wide as the processor has them: XLA asks for half of what AVX-512 offers, which
-# costs the same steps a quarter. Processors that have none run the same code.
-WELL = {
-    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
-    "xla_cpu_prefer_vector_width": 512,
-}
+# a tenth.
+_IN_ORDER = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+# Vectors as wide as the processor has them: XLA asks for half of what AVX-512 offers, which costs the
+# same steps a quarter. With a handful of numbers it is the wide ones that cost, a few hundredths.
+WELL = _IN_ORDER | {"xla_cpu_prefer_vector_width": 512}
 # Without the newer emitters a program of small arrays is compiled in two thirds of the time and runs as
 # fast; one of large arrays, or of many lanes, takes up to half as long again.
-SMALL = WELL | {"xla_cpu_use_fusion_emitters": False}
+SMALL = _IN_ORDER | {"xla_cpu_use_fusion_emitters": False}
 # Not optimized at all: in a third of the time, but several times slower.
 SOON = SMALL | {"xla_backend_optimization_level": 0}
 

@@ -6,9 +6,9 @@ from typing import Any
 from hadaflow.base.progress import Report
 from hadaflow.flow.batches import solve_batch
 from hadaflow.flow.choice import carry_out, check_method, choose
-from hadaflow.model.fitting import check_parameters, fitted
+from hadaflow.model.fitting import as_spectrum, check_parameters, fitted
 from hadaflow.model.states import Parameters
-from hadaflow.model.ufm import UFM
+from hadaflow.model.ufm import UFM, check_model
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.requests import make_request
 from hadaflow.runs.targets import Target
@@ -58,6 +58,9 @@ def solve(
         >>> run.status, bool(abs(run.a_hat[-1] - 1 / 3).max() < 1e-12)
         ('reached', True)
     """
+    check_model(model)
+    if not isinstance(start, Parameters):
+        start = as_spectrum(model, start)
     request = make_request(
         model, start, until, times, log10_times, units, points, rtol, method, progress
     )
