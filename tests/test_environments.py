@@ -1,4 +1,4 @@
-"""The lowest versions and the Pythons that `pyproject.toml` declares work, in environments of their own."""
+"""The lowest versions and the Pythons that `pyproject.toml` declares, in environments of their own."""
 
 import json
 import os
