@@ -20,6 +20,10 @@ SMALLEST_TIME = 1e-300
 def check_times(name: str, times: Any) -> np.ndarray:
     """Times as an array: finite, not negative, strictly increasing."""
     ts = np.atleast_1d(as_numbers(name, times))
+    if ts.ndim == 1 and ts.size > 1 and np.all(ts[1:] > ts[:-1]):
+        first = ts[1] if ts[0] == 0 else ts[0]
+        if ts[0] >= 0 and first >= SMALLEST_TIME and ts[-1] < np.inf:  # as they mostly are
+            return ts
     if np.any((ts > 0) & (ts < SMALLEST_TIME)):
         raise InputError(
             f"Argument `{name}` must hold times of at least {SMALLEST_TIME:g} (or 0), "

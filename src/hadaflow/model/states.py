@@ -11,6 +11,7 @@ from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError, shown
 
 SCALED, RAW = "scaled", "raw"
+_TINY = float(np.finfo(float).tiny)
 
 
 def check_units(units: str) -> str:
@@ -92,16 +93,16 @@ def spectrum(
         raise InputError(
             f"Argument `a` must be a list of singular values, one per mode, but is {shown(a)}."
         )
-    if not np.all(np.isfinite(values)) or np.any(values < 0):
+    least, largest = values.min(), values.max()  # NaN if any is
+    if not (least >= 0 and largest < np.inf):
         bad = values[~(np.isfinite(values) & (values >= 0))].flat[0]
         raise InputError(
             f"Argument `a` must hold finite singular values that are not negative, but has {bad}."
         )
-    tiny = np.finfo(float).tiny
-    if np.any((values > 0) & (values < tiny)):
+    if least < _TINY and np.any((values > 0) & (values < _TINY)):
         raise InputError(
-            f"Argument `a` must hold zeros or values of at least {tiny:.3g} (smaller ones have too "
-            f"few digits), but has {values[(values > 0) & (values < tiny)].flat[0]}."
+            f"Argument `a` must hold zeros or values of at least {_TINY:.3g} (smaller ones have too "
+            f"few digits), but has {values[(values > 0) & (values < _TINY)].flat[0]}."
         )
     angles = None
     if angle is not None:
@@ -114,7 +115,9 @@ def spectrum(
 
 def _differences(values: np.ndarray, C: Any) -> np.ndarray:
     """`C` in the shape of the singular values, or with one axis of layers before the modes."""
-    differences = as_numbers("C", 0.0 if C is None else C)
+    if C is None:
+        return np.zeros_like(values)
+    differences = as_numbers("C", C)
     if not np.all(np.isfinite(differences)):
         raise InputError("Argument `C` must hold finite numbers, but has a NaN or an infinity.")
     if differences.ndim == values.ndim + 1 and differences.shape[-1] in (1, values.shape[-1]):
