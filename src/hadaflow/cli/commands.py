@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hadaflow.base.cache import cache_of_commands
 from hadaflow.base.checks import check_whole_number
 from hadaflow.base.errors import InputError, no_device, printable, shown
 from hadaflow.base.interruption import asked, exit_code, listening, stop_listening
@@ -360,7 +361,8 @@ def _answer() -> int:
     # Notices about matplotlib's folders and fonts are not for those who asked for a picture.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        return _carry_out(sys.argv[1:] or ["--help"])
+        with cache_of_commands():
+            return _carry_out(sys.argv[1:] or ["--help"])
     except BrokenPipeError:
         drop_output()
         return _READER_GONE

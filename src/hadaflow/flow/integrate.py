@@ -124,6 +124,7 @@ class Integration:
             end, y_end, sensitivity = status.u, march.y, 0.0
             if ending is Ending.EVENT:
                 end, y_end, sensitivity = locate_one(*self._compiled_for, march)
+                end = float(end)
             ending, goals, ys = self._states_up_to(end, y_end, ending, records, complete, grid)
         except KeyboardInterrupt:
             ending, goals, sensitivity = Ending.INTERRUPTED, np.array([status.u]), 0.0

@@ -5,7 +5,6 @@ import math
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.algebra.bases import Basis
@@ -294,7 +293,7 @@ def _jump(
         guess = Weights(*filled_weights(flow.basis, joins, goal))
         for _ in range(4):  # log‖a‖₁ is very nearly linear in σ
             new, guess, solved, work = euler_step(
-                op, y, flow.log_a0, guess, jnp.asarray(length), _JUMP_TOLERANCE
+                op, y, flow.log_a0, guess, np.float64(length), _JUMP_TOLERANCE
             )
             spent += int(work)
             short = goal - float(_read_one(flow, new).log_norm)

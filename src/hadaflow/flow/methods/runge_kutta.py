@@ -3,10 +3,9 @@
 import math
 from typing import Any, ClassVar
 
-import diffrax
 import numpy as np
-import optimistix
 
+from hadaflow.base.lazy import diffrax, optimistix
 from hadaflow.base.memory import require_memory
 from hadaflow.base.precision import double_precision
 from hadaflow.flow.following import NORM_LIMIT, FullWay, ReducedWay, follow, not_begun, recorded
