@@ -49,54 +49,44 @@ class Compiled:
         self._lock = threading.RLock()
         self._programs: dict[Any, Any] = {}
 
-    @functools.cached_property
-    def _jitted(self) -> Any:
-        # Also what is not used stays an argument: two programs with the same code take the same ones.
-        return jax.jit(
-            self._function,
-            static_argnums=self._static,
-            donate_argnums=self._donated,
-            keep_unused=True,
-        )
-
     def __call__(self, *args: Any) -> Any:
-        traced = self._traced_of(args)
-        place = self._place(args, traced)
+        leaves, tree = jax.tree_util.tree_flatten(self._traced(args))
+        place = self._place(args, leaves, tree)
         found = self._programs.get(place)
-        return (self._new(place, args) if found is None else found)(*traced)
+        if found is None:
+            found = self._new(place, self._recipe(args, leaves, tree))
+        return found(*leaves)
 
     def knows(self, *args: Any) -> bool:
         """Is there a program for such arguments, here or in the cache, as far as that is told at once?"""
-        place = self._place(args, self._traced_of(args))
-        return place in self._programs or is_known(self._recipe(args))
+        leaves, tree = jax.tree_util.tree_flatten(self._traced(args))
+        known = self._place(args, leaves, tree) in self._programs
+        return known or is_known(self._recipe(args, leaves, tree))
 
     def let_go(self) -> None:
         self._programs = {}
-        self._jitted.clear_cache()
 
-    def _traced_of(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _traced(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if not self._static:
             return args
         return tuple([x for i, x in enumerate(args) if i not in self._static])
 
-    def _place(self, args: tuple[Any, ...], traced: tuple[Any, ...]) -> Any:
-        leaves, tree = jax.tree_util.tree_flatten(traced)
-        structure = [args[i] for i in self._static]
-        return tree, *structure, *map(_kind, leaves), _context()()
+    def _place(self, args: tuple[Any, ...], leaves: list[Any], tree: Any) -> Any:
+        """What the program is known by in this process."""
+        return tree, *[args[i] for i in self._static], *map(_kind, leaves), _context()()
 
-    def _new(self, place: Any, args: tuple[Any, ...]) -> Any:
+    def _recipe(self, args: tuple[Any, ...], leaves: list[Any], tree: Any) -> Recipe:
+        structure = {i: args[i] for i in self._static}
+        return Recipe(self._function, self._options, structure, self._donated, leaves, tree)
+
+    def _new(self, place: Any, recipe: Recipe) -> Any:
         if jax.config.jax_disable_jit:  # somebody looks for an error: nothing is compiled
-            return lambda *_: self._function(*args)
+            return lambda *leaves: self._function(*recipe.arguments(leaves))
         with self._lock:  # threads that come at once compile once
             if (found := self._programs.get(place)) is None:
-                found = self._programs[place] = program(self._recipe(args))
+                found = self._programs[place] = program(recipe)
                 _store.grown(self)
         return found
-
-    def _recipe(self, args: tuple[Any, ...]) -> Recipe:
-        return Recipe(
-            self._function, self._jitted, self._options, self._static, self._donated, args
-        )
 
 
 def _kind(x: Any) -> Any:

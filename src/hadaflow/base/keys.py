@@ -38,20 +38,19 @@ class Untold(Exception):
     """Its name and fields do not tell what it does."""
 
 
-def key_of_source(function: Any, static: tuple[Any, ...], traced: Any, more: Any) -> str | None:
+def key_of_source(function: Any, leaves: list[Any], tree: Any, how: Any) -> str | None:
     """The key of a call by the source of the function, without tracing; None where that is untold."""
     source = sources()
     if source is None:
         return None
-    leaves, tree = jax.tree.flatten(traced)
     try:
-        told = told_of(function), told_of(static), told_of(tree), told_of(more)
+        told = told_of(function), told_of(tree), told_of(how)
     except Untold:
         return None
     return _digest("source", source, told, [kind(x) for x in leaves], _surroundings())
 
 
-def key_of_lowered(lowered: Any, more: Any) -> str | None:
+def key_of_lowered(lowered: Any, options: dict[str, Any]) -> str | None:
     """The key of a program by the code that JAX hands to XLA; None where it calls back to Python."""
     text = lowered.as_text()
     if "callback" in text:  # known by an address
@@ -63,7 +62,7 @@ def key_of_lowered(lowered: Any, more: Any) -> str | None:
         ]
         for side in (lowered.in_avals, lowered.out_info)
     ]
-    return _digest("lowered", text, ends, told_of(more), _surroundings())
+    return _digest("lowered", text, ends, told_of(options), _surroundings())
 
 
 def kind(x: Any) -> Any:

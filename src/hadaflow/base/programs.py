@@ -22,32 +22,45 @@ LOADED = "/hadaflow/program_loaded"  # what JAX's monitoring hears in place of a
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A function with the arguments of one call, and how it is compiled."""
+    """What a program is made from: a function and the arguments of one call.
+
+    The program takes the leaves of those arguments that are no structure, which spares JAX from taking
+    them apart once more at every call.
+    """
 
     function: Callable[..., Any]
-    jitted: Any  # the function, as JAX traces it
     options: dict[str, Any]
-    static: tuple[int, ...]  # places of the arguments that are structure
-    donated: tuple[int, ...]
-    args: tuple[Any, ...]
-
-    @property
-    def traced(self) -> tuple[Any, ...]:
-        return tuple(x for i, x in enumerate(self.args) if i not in self.static)
+    structure: dict[int, Any]  # arguments by their places
+    donated: tuple[int, ...]  # places of those whose memory may be used for the result
+    leaves: list[Any]  # of the others
+    tree: Any
 
     def key(self) -> str | None:
-        structure = tuple(self.args[i] for i in self.static)
-        return key_of_source(self.function, structure, self.traced, self._more)
+        how = self.options, self.structure, self.donated
+        return key_of_source(self.function, self.leaves, self.tree, how)
 
     def key_of(self, lowered: Any) -> str | None:
-        return key_of_lowered(lowered, self._more)
+        return key_of_lowered(lowered, self.options)
 
-    @property
-    def _more(self) -> Any:
-        return self.options, self.static, self.donated
+    def arguments(self, leaves: Any) -> list[Any]:
+        """All arguments of the function, in their order."""
+        rest = iter(self.tree.unflatten(leaves))
+        count = len(self.structure) + len(self.tree.children())
+        return [self.structure[i] if i in self.structure else next(rest) for i in range(count)]
 
-    def lowered(self) -> Any:
-        return self.jitted.lower(*self.args)
+    def lowered(self, whole: bool = False) -> Any:
+        """As XLA gets it; `whole` with the leaves that are not used, which are left out otherwise."""
+
+        def program(*leaves: Any) -> Any:
+            return self.function(*self.arguments(leaves))
+
+        program.__name__ = getattr(self.function, "__name__", program.__name__)
+        jitted = jax.jit(program, donate_argnums=self._donated_leaves(), keep_unused=whole)
+        return jitted.lower(*self.leaves)
+
+    def _donated_leaves(self) -> list[int]:
+        parts = self.arguments(range(len(self.leaves)))
+        return [leaf for i in self.donated for leaf in jax.tree.leaves(parts[i])]
 
     def compiled(self, lowered: Any) -> Any:
         """With the options, as far as this version of XLA knows them."""
@@ -61,7 +74,7 @@ class Recipe:
 
 
 def program(recipe: Recipe) -> Any:
-    """What runs the recipe's function on such arguments."""
+    """What runs the recipe's function on the leaves of such arguments."""
     cache = _cache_for(recipe)
     if cache is None:
         with compiling():
@@ -71,27 +84,37 @@ def program(recipe: Recipe) -> Any:
     return _lowered_first(recipe, cache, key) if found is None else found
 
 
+def is_known(recipe: Recipe) -> bool:
+    """Is it in the cache, as far as can be said without tracing?"""
+    cache = _cache_for(recipe)
+    key = None if cache is None else _if_possible(recipe.key)
+    return cache is not None and key is not None and cache.has(key)
+
+
 def _lowered_first(recipe: Recipe, cache: Cache, key: str | None) -> Any:
     """The same after tracing, which tells what to look for where the source does not."""
     with compiling():
-        lowered = recipe.lowered()
-        if key is None or _called(lowered) - {_LAPACK}:
-            key, found = _if_possible(lambda: recipe.key_of(lowered)), None
-            found = None if key is None else _loaded(cache, key, recipe)
+        # With all leaves, where they are to tell: programs of the same code may take others of them.
+        lowered = recipe.lowered(whole=key is None)
+        called, result = _called(lowered), None
+        if key is not None and called - {_LAPACK}:
+            lowered, key = recipe.lowered(whole=True), None
+        if key is None:
+            key, result = _if_possible(lambda: recipe.key_of(lowered)), lowered.out_tree
+            found = None if key is None else _loaded(cache, key, recipe, result)
             if found is not None:
                 return found
         found = recipe.compiled(lowered)
         if key is not None:
-            _keep(cache, key, found, _called(lowered))
+            _keep(cache, key, found, called, told=result is not None)
         return found
 
 
 def _called(lowered: Any) -> set[str]:
     """Libraries that the code calls, which must be set up before it runs: lowering does that."""
     names = re.findall(r"custom_call @\"?(\w+)|call_target_name = \"(\w+)", lowered.as_text())
-    return {
-        _LAPACK if name.startswith("lapack_") else name for pair in names for name in pair if name
-    }
+    words = {name for pair in names for name in pair if name}
+    return {_LAPACK if name.startswith("lapack_") else name for name in words}
 
 
 def _set_up(called: set[str]) -> None:
@@ -100,19 +123,12 @@ def _set_up(called: set[str]) -> None:
         jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1))
 
 
-def is_known(recipe: Recipe) -> bool:
-    """Is it in the cache, as far as can be said without tracing?"""
-    cache = _cache_for(recipe)
-    key = None if cache is None else _if_possible(recipe.key)
-    return cache is not None and key is not None and cache.has(key)
-
-
 def _cache_for(recipe: Recipe) -> Cache | None:
     """The cache, for what runs where programs are loaded to: on the first device."""
     cache = used_cache()
     if cache is None or jax.config.jax_default_device is not None:
         return None
-    placed = any(getattr(x, "committed", False) for x in jax.tree.leaves(recipe.traced))
+    placed = any(getattr(x, "committed", False) for x in recipe.leaves)
     return None if placed else cache
 
 
@@ -124,7 +140,8 @@ def _if_possible(key: Callable[[], str | None]) -> str | None:
         return None
 
 
-def _loaded(cache: Cache, key: str, recipe: Recipe) -> Any:
+def _loaded(cache: Cache, key: str, recipe: Recipe, result: Any = None) -> Any:
+    """The program under this key. The structure of its `result` is with it, unless it is told."""
     content = cache.get(key)
     if content is None:
         return None
@@ -132,12 +149,12 @@ def _loaded(cache: Cache, key: str, recipe: Recipe) -> Any:
     try:
         from jax.experimental import serialize_executable
 
-        code, result, called = pickle.loads(zlib.decompress(content))
+        code, kept, called = pickle.loads(zlib.decompress(content))
         _set_up(called)
-        arguments = jax.tree.structure((recipe.traced, {}))
+        arguments = jax.tree.structure((tuple(recipe.leaves), {}))
         devices = jax.devices()[:1]
         found = serialize_executable.deserialize_and_load(
-            code, arguments, result, devices[0].client, devices
+            code, arguments, kept if result is None else result, devices[0].client, devices
         )
     except Exception:  # made by something else than the key says
         cache.drop(key)
@@ -146,12 +163,12 @@ def _loaded(cache: Cache, key: str, recipe: Recipe) -> Any:
     return found
 
 
-def _keep(cache: Cache, key: str, found: Any, called: set[str]) -> None:
+def _keep(cache: Cache, key: str, found: Any, called: set[str], told: bool) -> None:
     try:
         from jax.experimental import serialize_executable
 
         code, _, result = serialize_executable.serialize(found)
-        content = zlib.compress(pickle.dumps((code, result, called)), _QUICKLY)
+        kept = pickle.dumps((code, None if told else result, called))
     except Exception:  # some programs cannot be taken out of their process
         return
-    cache.put(key, content)
+    cache.put(key, zlib.compress(kept, _QUICKLY))

@@ -46,6 +46,7 @@ from hadaflow.cli.arguments import (
     train_start,
     with_model,
 )  # fmt: skip
+from hadaflow.cli.cache_commands import register as register_cache
 from hadaflow.cli.lab_commands import register
 
 app = typer.Typer(
@@ -339,6 +340,7 @@ def verify_command(
 
 
 register(app)
+register_cache(app)
 
 # Typer brings its own copy of click, or uses the installed one, depending on its version.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]

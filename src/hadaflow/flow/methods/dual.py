@@ -81,6 +81,7 @@ class Dual(Method):
     """Steps along the orbit, matrix-free, of any length: see `flow.dual`."""
 
     name: ClassVar[str] = "dual"
+    compilation: ClassVar[float] = 4.0
 
     def check(self, request: Request, start: Any) -> None:
         if isinstance(start, Parameters):
@@ -149,15 +150,10 @@ class Dual(Method):
 
     def run(self, request: Request, start: Spectrum) -> Trajectory:
         model, event = request.model, request.event
-        log_tau = math.log(
-            model.temperature
-        )  # a/τ follows the flow of temperature one, τ times faster
+        log_tau = math.log(model.temperature)
         tolerance = self.local_tolerance(request)
-        kind, number = _aim(request, log_tau)
         with double_precision(), Progress(request.progress, "solve") as progress:
-            course, y0 = make_course(
-                model.basis, start.a / model.temperature, kind, tolerance, number
-            )
+            course, y0 = self._course(request, start)
 
             def give_up(now: OrbitReading, steps: int) -> Stop | None:
                 norm = now.log_norm + log_tau
@@ -171,10 +167,22 @@ class Dual(Method):
                 outcome, ended, extra = _foretell(request, march, log_tau)
             else:
                 asked = request.log10_times
+                number = float(course.number)
                 values = [number] if asked is None else _requested(request, log_tau)
                 outcome = march.through(values, request.points - 2 if asked is None else 0)
             with held_back():
                 return _recorded(ended, start, outcome, march, log_tau, extra)
+
+    def _course(self, request: Request, start: Spectrum) -> tuple[Course, Any]:
+        """Where to; a/τ follows the flow of temperature one, τ times faster."""
+        model, tolerance = request.model, self.local_tolerance(request)
+        kind, number = _aim(request, math.log(model.temperature))
+        return make_course(model.basis, start.a / model.temperature, kind, tolerance, number)
+
+    def is_compiled(self, request: Request, start: Any) -> bool:
+        with double_precision():
+            course, y0 = self._course(request, start)
+            return OrbitMarch(self, course, y0, math.inf, lambda *_: None).is_compiled
 
     def memory(self, request: Request, start: Any) -> float:
         model, points = request.model, request.saved_points
