@@ -62,6 +62,14 @@ class Cache:
             drafts.publish(private=True)
             self._evict()
 
+    @property
+    def is_trusted(self) -> bool:
+        """Can nobody else write to the folder? One that is not there yet will be made so."""
+        try:
+            return _private(os.stat(self.folder))
+        except OSError:
+            return True
+
     def has(self, name: str) -> bool:
         return self._path(name).is_file()
 
@@ -210,7 +218,7 @@ def switched_off() -> bool:
 
 def default_folder() -> Path | None:
     """The folder that is used if none is named; None where there is no home to have it in."""
-    if named := os.environ.get(VARIABLE, "").strip():
+    if not switched_off() and (named := os.environ.get(VARIABLE, "").strip()):
         return Path(named)
     try:
         if sys.platform == "darwin":

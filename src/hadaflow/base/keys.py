@@ -173,7 +173,7 @@ def _machine() -> Any:
     """The device with all that its processor can do, the threads code is made for, and the compiler."""
     from jax._src.lib import xla_client  # whose own cache tells processors apart by this
 
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     topology = xla_client.get_topology_for_devices([device]).fingerprint()
     affinity = getattr(os, "sched_getaffinity", None)
     threads = len(affinity(0)) if affinity is not None else os.cpu_count()

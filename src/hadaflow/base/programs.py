@@ -152,7 +152,7 @@ def _loaded(cache: Cache, key: str, recipe: Recipe, result: Any = None) -> Any:
         code, kept, called = pickle.loads(zlib.decompress(content))
         _set_up(called)
         arguments = jax.tree.structure((tuple(recipe.leaves), {}))
-        devices = jax.devices()[:1]
+        devices = jax.local_devices()[:1]
         found = serialize_executable.deserialize_and_load(
             code, arguments, kept if result is None else result, devices[0].client, devices
         )

@@ -31,8 +31,8 @@ def cache_command(context: typer.Context, as_json: JsonFlag = False) -> None:
     cache = _cache()
     sizes = [found.st_size for _, found in cache.entries()]
     told: dict[str, Any] = {
-        "folder": str(cache.folder), "used": not switched_off(), "programs": len(sizes),
-        "bytes": sum(sizes), "most_bytes": cache.most_bytes,
+        "folder": str(cache.folder), "used": cache.is_trusted and not switched_off(),
+        "programs": len(sizes), "bytes": sum(sizes), "most_bytes": cache.most_bytes,
     }  # fmt: skip
     if as_json:
         say(json.dumps(told))
@@ -43,6 +43,8 @@ def cache_command(context: typer.Context, as_json: JsonFlag = False) -> None:
     )
     if switched_off():
         say(f"not used: {VARIABLE} is off")
+    elif not cache.is_trusted:
+        say("not used: the folder is somebody else's, or others may write to it")
 
 
 @_app.command("clear")
