@@ -16,6 +16,7 @@ import pytest  # noqa: E402
 
 import hadaflow as hf  # noqa: E402
 from hadaflow.base import compiling  # noqa: E402
+from hadaflow.base.cache import use_cache, used_cache  # noqa: E402
 
 hf.enable_cache(megabytes=_MEGABYTES)
 
@@ -42,6 +43,14 @@ def _interruptible():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_all_tests():
+    """Whatever cache a test chooses, the next one has that of all."""
+    before = used_cache()
+    yield
+    use_cache(before)
 
 
 def _memory_maps() -> int:

@@ -59,3 +59,4 @@ from .runs.targets import (
 )
 
 __version__: str
+_began: float

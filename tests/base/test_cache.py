@@ -26,14 +26,6 @@ def cache(tmp_path):
     return Cache(tmp_path / "programs")
 
 
-@pytest.fixture
-def choice():
-    """What a test chooses is undone."""
-    before = used_cache()
-    yield
-    caches.use_cache(before)
-
-
 def files(cache):
     return {path.name for path in cache.folder.iterdir()}
 
@@ -257,7 +249,7 @@ def told(name, report):
     return used_cache()
 
 
-def test_workers_use_the_cache_of_the_process_they_work_for(choice, tmp_path):
+def test_workers_use_the_cache_of_the_process_they_work_for(tmp_path):
     for cache in (None, Cache(tmp_path, 12345)):
         caches.use_cache(cache)
         found = {}
@@ -268,7 +260,7 @@ def test_workers_use_the_cache_of_the_process_they_work_for(choice, tmp_path):
 # --- which one is used -----------------------------------------------------------------------------
 
 
-def test_a_cache_is_chosen_by_path_by_variable_or_by_platform(choice, monkeypatch, tmp_path):
+def test_a_cache_is_chosen_by_path_by_variable_or_by_platform(monkeypatch, tmp_path):
     monkeypatch.delenv(caches.VARIABLE, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -291,14 +283,14 @@ def test_a_cache_is_chosen_by_path_by_variable_or_by_platform(choice, monkeypatc
         assert used_cache() is None
 
 
-def test_bad_choices_are_refused(choice):
+def test_bad_choices_are_refused():
     with pytest.raises(hf.InputError, match="`megabytes` must be a whole number"):
         hf.enable_cache(megabytes=0)
     with pytest.raises(hf.InputError, match="path must be text"):
         hf.enable_cache(3)  # pyright: ignore
 
 
-def test_commands_have_a_cache_unless_one_was_chosen(choice, monkeypatch, tmp_path):
+def test_commands_have_a_cache_unless_one_was_chosen(monkeypatch, tmp_path):
     monkeypatch.setenv(caches.VARIABLE, str(tmp_path / "named"))
     hf.disable_cache()
     with caches.cache_of_commands():

@@ -48,11 +48,10 @@ def forget():
 @pytest.fixture
 def cache(tmp_path):
     """A cache of the test's own, and nothing that is compiled yet."""
-    before, own = caches.used_cache(), Cache(tmp_path / "programs")
+    own = Cache(tmp_path / "programs")
     caches.use_cache(own)
     forget()
     yield own
-    caches.use_cache(before)
     forget()
 
 

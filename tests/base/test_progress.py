@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hadaflow as hf
-from hadaflow.base import cache as caches, progress
+from hadaflow.base import progress
 from hadaflow.base.compiling import let_go
 from hadaflow.base.progress import Progress, compiling
 
@@ -18,11 +18,8 @@ HANG = 60  # seconds; nothing here is about speed
 
 @pytest.fixture
 def nothing_kept():
-    before = caches.used_cache()
     hf.disable_cache()
     let_go()
-    yield
-    caches.use_cache(before)
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hadaflow.base.lazy import jax
-from hadaflow.base.programs import Recipe, is_known, program
+from hadaflow.base.programs import Recipe, is_known, program, setting
 
 # One part of a program after the other, in the order that needs least memory. Left to itself XLA hands
 # parts that do not depend on each other to several threads, which costs dual steps of a thousand classes
@@ -80,7 +80,7 @@ class Compiled:
         return Recipe(self._function, self._options, structure, self._donated, leaves, tree)
 
     def _new(self, place: Any, recipe: Recipe) -> Any:
-        if jax.config.jax_disable_jit:  # somebody looks for an error: nothing is compiled
+        if setting("disable_jit"):  # somebody looks for an error: nothing is compiled
             return lambda *leaves: self._function(*recipe.arguments(leaves))
         with self._lock:  # threads that come at once compile once
             if (found := self._programs.get(place)) is None:
@@ -104,7 +104,7 @@ def _context() -> Callable[[], Any]:
     try:
         from jax._src.config import trace_context
     except ImportError:
-        return lambda: jax.config.jax_enable_x64
+        return lambda: setting("enable_x64")
     return trace_context
 
 

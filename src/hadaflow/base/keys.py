@@ -171,7 +171,8 @@ def _set() -> list[tuple[str, str]]:
 @functools.cache
 def _machine() -> Any:
     """The device with all that its processor can do, the threads code is made for, and the compiler."""
-    from jax._src.lib import xla_client  # whose own cache tells processors apart by this
+    # JAX's own cache tells processors apart by this.
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
     device = jax.local_devices()[0]
     topology = xla_client.get_topology_for_devices([device]).fingerprint()

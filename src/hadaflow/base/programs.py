@@ -1,6 +1,7 @@
 """One program: found in the cache by its source, or by what it is lowered to, or compiled and kept."""
 
 import dataclasses
+import functools
 import pickle
 import re
 import time
@@ -117,19 +118,24 @@ def _called(lowered: Any) -> set[str]:
     return {_LAPACK if name.startswith("lapack_") else name for name in words}
 
 
-def _set_up(called: set[str]) -> None:
-    """As JAX sets up LAPACK: by lowering something that calls it."""
-    if _LAPACK in called:
-        jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1))
+@functools.cache
+def _set_up_lapack() -> None:
+    """As JAX does it: by lowering something that calls it."""
+    jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1))
 
 
 def _cache_for(recipe: Recipe) -> Cache | None:
     """The cache, for what runs where programs are loaded to: on the first device."""
     cache = used_cache()
-    if cache is None or jax.config.jax_default_device is not None:
+    if cache is None or setting("default_device") is not None:
         return None
     placed = any(getattr(x, "committed", False) for x in recipe.leaves)
     return None if placed else cache
+
+
+def setting(name: str) -> Any:
+    """A setting of JAX, as it is here and now."""
+    return getattr(jax.config, f"jax_{name}")
 
 
 def _if_possible(key: Callable[[], str | None]) -> str | None:
@@ -150,7 +156,8 @@ def _loaded(cache: Cache, key: str, recipe: Recipe, result: Any = None) -> Any:
         from jax.experimental import serialize_executable
 
         code, kept, called = pickle.loads(zlib.decompress(content))
-        _set_up(called)
+        if _LAPACK in called:
+            _set_up_lapack()
         arguments = jax.tree.structure((tuple(recipe.leaves), {}))
         devices = jax.local_devices()[:1]
         found = serialize_executable.deserialize_and_load(
