@@ -138,7 +138,8 @@ def _told_of_object(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = [field.name for field in dataclasses.fields(value)]
         return "object", name, *((field, told_of(getattr(value, field))) for field in fields)
-    if vars(value) or not all(each.__module__.startswith(f"{PACKAGE}.") for each in kinds):
+    ours = all(each.__module__.startswith(f"{PACKAGE}.") for each in kinds)
+    if not ours or getattr(value, "__dict__", True):  # a state that no field lists
         raise Untold(value)
     return "object", name
 
@@ -175,13 +176,14 @@ def _machine() -> Any:
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
     device = jax.local_devices()[0]
-    topology = xla_client.get_topology_for_devices([device]).fingerprint()
+    topology = xla_client.get_topology_for_devices([device])
+    told = "fingerprint" if hasattr(topology, "fingerprint") else "serialize"  # until JAX 0.9
     affinity = getattr(os, "sched_getaffinity", None)
     threads = len(affinity(0)) if affinity is not None else os.cpu_count()
     variables = sorted((k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES))
     flags = [word for word in sys.argv if word.startswith("--xla")]
     client = device.client
     return (
-        jax.__version__, topology, threads, client.platform, client.platform_version,
+        jax.__version__, getattr(topology, told)(), threads, client.platform, client.platform_version,
         device.device_kind, len(jax.devices()), variables, flags,
     )  # fmt: skip

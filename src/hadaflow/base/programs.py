@@ -125,9 +125,12 @@ def _set_up_lapack() -> None:
 
 
 def _cache_for(recipe: Recipe) -> Cache | None:
-    """The cache, for what runs where programs are loaded to: on the first device."""
+    """The cache, for what runs where programs are loaded to: on the first device, a processor.
+
+    Loading what was compiled for a graphics card has not been tried.
+    """
     cache = used_cache()
-    if cache is None or setting("default_device") is not None:
+    if cache is None or setting("default_device") is not None or jax.default_backend() != "cpu":
         return None
     placed = any(getattr(x, "committed", False) for x in recipe.leaves)
     return None if placed else cache
