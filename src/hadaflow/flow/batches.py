@@ -103,7 +103,7 @@ def _in_lanes(
     limit = PATIENCE if foreseen and not request.forced else NORM_LIMIT
     most = math.inf if foreseen else _MOST_STEPS
     flow = reduced_flow(model, start, beside)
-    goals, event = request.goals, request.event
+    event = request.event
     number = np.full(1, request.target_value)
     course = Course(flow, number, None if event is None else type(event))
 
@@ -111,7 +111,7 @@ def _in_lanes(
         norms = model.nontrivial(flow.values(lanes.y).a.T).sum(axis=-1)
         return (norms > limit) | (lanes.accepted + lanes.rejected > most)
 
-    end = np.inf if goals is None else float(goals[-1])
+    end = np.inf if request.end is None else request.end
     fleet = Fleet(course, count, TSIT5, TSIT5.local_tolerance(request), end, lost)
     ends = fleet.run(lambda n: progress.report(f"{n} of {count} runs", n / count), cores())
     sharp = TSIT5.sharpened(request, float(ends.sensitivity.max())) is None or np.array(
