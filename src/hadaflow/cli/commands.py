@@ -208,7 +208,7 @@ def show_command(
 ) -> None:
     """Describe a saved trajectory."""
     from hadaflow.metrics.measures import check_metric
-    from hadaflow.results.trajectory import load
+    from hadaflow.results.batch import load
 
     run = load(file)
     for name in metric or []:
@@ -226,8 +226,8 @@ def plot_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Draw a saved trajectory."""
+    from hadaflow.results.batch import load
     from hadaflow.results.plotting import check_picture
-    from hadaflow.results.trajectory import load
 
     if not file.name:
         raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")

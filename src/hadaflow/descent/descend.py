@@ -30,6 +30,7 @@ from hadaflow.model.views.circulant import CirculantView, times
 from hadaflow.model.views.full import FullView
 from hadaflow.model.views.pytrees import Traced
 from hadaflow.model.views.reduced import ReducedView, SymmetricView
+from hadaflow.results.batch import made_of
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.recording import add_angles
 
@@ -105,7 +106,7 @@ def descend(
     if units != RAW:
         log10_time = log10_time + math.log10(model.time_scale)
     status, message = _ending(int(iterations[-1]), interrupted, usable == done + 1)
-    return Trajectory(
+    return made_of(
         model=model,
         view="full" if isinstance(start, Parameters) else "reduced",
         arrays=arrays,
