@@ -180,8 +180,8 @@ class _Part:
     def of(cls, i: int, run: Trajectory) -> "_Part":
         return cls(
             np.array([i]), {n: v[None] for n, v in run.arrays.items()},
-            {n: getattr(run, n)[None] for n in _CLOCKS}, [run.status], [run.message], np.array([run.steps]),
-            run.diagnostics["method"],
+            {n: getattr(run, n)[None] for n in _CLOCKS}, [run.status], [run.message],
+            np.array([run.steps]), run.diagnostics["method"],
         )  # fmt: skip
 
     @classmethod
