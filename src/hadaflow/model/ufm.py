@@ -241,7 +241,7 @@ class UFM:
 
     @property
     def difference_scale(self) -> float:
-        """Raw difference C of squared layer singular values per scaled one, (K√n)^{2/N}."""
+        r"""Raw difference $C$ of squared layer singular values per scaled one, $(K\sqrt n)^{2/N}$."""
         return self.singular_value_scale ** (2 / max(self.depth, 2))
 
     @property
@@ -261,18 +261,18 @@ class UFM:
 
     @property
     def decays(self) -> tuple[float, ...]:
-        """λ of every layer: λ_W and λ_H at depth 2."""
+        r"""$\lambda$ of every layer: $\lambda_W$ and $\lambda_H$ at depth 2."""
         assert isinstance(self.weight_decay, tuple)
         return self.weight_decay
 
     @property
     def scaled_decays(self) -> tuple[float, ...]:
-        """λ of every layer per unit of scaled time."""
+        r"""$\lambda$ of every layer per unit of scaled time."""
         return tuple(decay / self.time_scale for decay in self.decays)
 
     @property
     def decay_strength(self) -> float:
-        r"""$\bar\lambda = (\prod_l\lambda_l)^{1/N}/\sqrt n$ (times Kn for a mean).
+        r"""$\bar\lambda = (\prod_l\lambda_l)^{1/N}/\sqrt n$ (times $Kn$ for a mean).
 
         At depth 2 $\sqrt{\lambda_W\lambda_H/n}$, and from 1 on all modes die.
         """
@@ -295,7 +295,7 @@ class UFM:
         return self.label_smoothing > 0 or self.label_distribution is not None
 
     def may_change_sign(self, C: np.ndarray) -> bool:
-        """Can labels pull a mode through zero? Balanced modes die there; others go on, with phase π.
+        r"""Can labels pull a mode through zero? Balanced ones die there; others go on, with phase $\pi$.
 
         Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its
         own fixed point is.
@@ -358,12 +358,12 @@ class UFM:
 
     @property
     def loss_per_energy(self) -> np.float64:
-        """What turns the loss of one sample into the loss: Kn for a sum, 1 for a mean."""
+        """What turns the loss of one sample into the loss: $Kn$ for a sum, 1 for a mean."""
         return np.float64(self.total_samples / self.loss_divisor)
 
     @property
     def traced_decays(self) -> np.ndarray | None:
-        """λ of every layer per unit of scaled time, None without penalties."""
+        r"""$\lambda$ of every layer per unit of scaled time, None without penalties."""
         return np.array(self.scaled_decays) if self.penalized else None
 
     @property
@@ -419,7 +419,7 @@ class UFM:
         return FullView.of(self)
 
     def nontrivial(self, a):
-        """The K − 1 non-trivial singular values of a reduced state, multiplicities written out."""
+        """The $K-1$ non-trivial singular values of a reduced state, multiplicities written out."""
         return self.modes_of_view.expand(a[..., -self.modes_of_view.modes :])
 
     # --- the equations for NumPy arrays, scaled units ----------------------------------------------
