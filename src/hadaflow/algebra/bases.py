@@ -70,11 +70,11 @@ class Basis:
         raise NotImplementedError
 
     def expand(self, a: Any, axis: int = -1) -> Any:
-        """The K − 1 singular values of the free modes, each as often as its multiplicity."""
+        """The $K-1$ singular values of the free modes, each as often as its multiplicity."""
         raise NotImplementedError
 
     def fold(self, values: Any) -> Any:
-        """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
+        """Free modes from $K-1$ values in the order of `expand`: the mean of each pair."""
         raise NotImplementedError
 
     def psi(self, v: Any) -> Any:
@@ -101,7 +101,7 @@ class Basis:
 
     @functools.cached_property
     def vectors(self) -> np.ndarray:
-        """The real orthonormal basis as a dense K×K matrix, trivial mode first; for full views."""
+        r"""The real orthonormal basis, dense, $K\times K$, trivial mode first; for full views."""
         raise NotImplementedError
 
     turns: ClassVar[bool] = False  # has every state angles?
@@ -169,7 +169,7 @@ class Sylvester(Basis):
 
     @property
     def modes(self) -> int:
-        """Number of non-trivial modes, K − 1."""
+        """Number of non-trivial modes, $K-1$."""
         return self.classes - 1
 
     @property
@@ -193,11 +193,11 @@ class Sylvester(Basis):
         return None
 
     def expand(self, a, axis: int = -1):
-        """The K − 1 singular values of the modes: here, the modes themselves."""
+        """The $K-1$ singular values of the modes: here, the modes themselves."""
         return a
 
     def fold(self, values):
-        """Free modes from K − 1 values: here, the values themselves."""
+        """Free modes from $K-1$ values: here, the values themselves."""
         return values
 
     @property
@@ -209,7 +209,7 @@ class Sylvester(Basis):
         r"""$\Psi v$ with $\Psi = 11^\top - X$, $X$ the Hadamard core, by one fast transform.
 
         $\Psi$ is symmetric; it takes singular values to margins and margin weights to modes. Last
-        axis of length K − 1, leading axes batched.
+        axis of length $K-1$, leading axes batched.
         """
         if v.ndim == 0 or v.shape[-1] != self.modes:
             raise InputError(
@@ -240,12 +240,12 @@ class Sylvester(Basis):
 
     @functools.cached_property
     def dense_psi(self) -> np.ndarray:
-        r"""The matrix $\Psi$ itself, (K−1)×(K−1); for tests and small K."""
+        r"""The matrix $\Psi$ itself, $(K-1)\times(K-1)$; for tests and small $K$."""
         return 1.0 - self._phi()[1:, 1:]
 
     @functools.cached_property
     def vectors(self) -> np.ndarray:
-        r"""$U = \Phi/\sqrt K$ as a dense K×K matrix, trivial mode first; for full views."""
+        r"""$U = \Phi/\sqrt K$ as a dense $K\times K$ matrix, trivial mode first; for full views."""
         return self._phi() / np.sqrt(self.classes)
 
     def _phi(self) -> np.ndarray:
@@ -320,11 +320,11 @@ class AbelianGroup(Basis):
         return np.repeat(np.arange(self.modes), self.multiplicity)
 
     def expand(self, a, axis: int = -1):
-        """The K − 1 singular values of the free modes, each as often as its multiplicity."""
+        """The $K-1$ singular values of the free modes, each as often as its multiplicity."""
         return a[self._repeated] if axis == 0 else a[..., self._repeated]
 
     def fold(self, values):
-        """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
+        """Free modes from $K-1$ values in the order of `expand`: the mean of each pair."""
         return mean_of_pairs(values, self.multiplicity)
 
     @float64
@@ -400,7 +400,7 @@ class AbelianGroup(Basis):
 
     @functools.cached_property
     def vectors(self) -> np.ndarray:
-        r"""The real orthonormal basis as a dense K×K matrix, in the order of `expand`, trivial first."""
+        r"""The real orthonormal basis, dense, $K\times K$, in the order of `expand`, trivial first."""
         _check_dense(self.classes)
         K, firsts = self.classes, self._classes_of_elements[1]
         everything = np.array(np.unravel_index(np.arange(K), self.orders))

@@ -50,14 +50,15 @@ def descend(
     units: str | None = None,
     progress: str | Report | None = "auto",
 ) -> Trajectory:
-    """Gradient descent from `start`, states kept at about `points` geometric iterations.
+    r"""Gradient descent from `start`, states kept at about `points` geometric iterations.
 
     Args:
         model: The problem.
         start: `Parameters` for descent on the matrices, a spectrum or a list of singular values for
             its exact reduced map. A batch of starts runs side by side in one compiled loop.
         steps: Number of iterations.
-        learning_rate: Step size η of the matrices (raw), so that time is η times the iteration.
+        learning_rate: Step size $\eta$ of the matrices (raw), so that time is $\eta$ times the
+            iteration.
         momentum: Heavy-ball momentum, from 0 (plain descent) to below 1.
         points: About how many iterations to keep, besides the start.
         units: "scaled" or "raw", of a spectrum without its own, and of everything returned.
@@ -127,10 +128,11 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
     Args:
         model: The model.
         momentum: Heavy ball stretches the limit at a fixed point by 1 + momentum.
-        at: Hard labels: where on the way, by the mean singular value μ (scaled) of a collapsed state.
+        at: Hard labels: where on the way, by the mean singular value $\mu$ (scaled) of a collapsed
+            state.
 
     Soft labels and penalties: at the fixed point, where a step multiplies a perturbation of the layers
-    by $1 - \eta\,\nabla^2$. For smoothing $s$ (or $\bar\lambda$) and n = 1 at depth 2 the limit is
+    by $1 - \eta\,\nabla^2$. For smoothing $s$ (or $\bar\lambda$) and $n = 1$ at depth 2 the limit is
     $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
 
     Hard labels: the ratios of a collapsed state are multiplied by $1 - NH(\mu - p)/(1 + H)$,

@@ -207,7 +207,7 @@ def certify(
             arithmetic and `hadaflow.expressions`.
         a: Singular values of the free modes, scaled units: decimals or fractions as text ("0.1",
             "1/3") are taken as written, floats as the binary fractions they are.
-        flow: The `UFM` whose flow moves the state; left out, the paper's model with K − 1 entries.
+        flow: The `UFM` whose flow moves the state; left out, the paper's model with $K-1$ entries.
         C: Differences of the squared layer singular values, as in `spectrum`; zero if left out.
         balls: For a function of your own in JAX: the same metric as a function of a sequence of
             `flint.arb`-like numbers (arithmetic, `log`, `exp`, `sqrt`, `max`, `min`).

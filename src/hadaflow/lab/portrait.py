@@ -43,7 +43,7 @@ def portrait(
 
     Orbits of `direction_field` at one norm, coloured by speed; stationary directions, filled where
     they attract and open where they do not (saddles and sources; at depth 3 and more also those
-    that attract only what cannot be seen, shares below 0.001). K = 4, $Z_6$ and $Z_7$ have
+    that attract only what cannot be seen, shares below 0.001). $K = 4$, $Z_6$ and $Z_7$ have
     three free modes. Of models with more, a *slice* is drawn: all modes but three stay at the
     shares in `fixed`, and the field is the true one projected on the slice, as the three modes'
     shares of their own sum. An orbit leaves a slice unless the fixed shares are zero; what is

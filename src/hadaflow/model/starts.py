@@ -33,12 +33,13 @@ def hadamard(
         model: The model; its width must be at least the number of modes that are not zero.
         start: Spectrum or list of singular values. Cross-entropy takes the free non-trivial modes, or
             the trivial (constant) one before them: it stays frozen. Leading axes are a batch.
-        rotation: R: "identity", a seed for a random rotation, or an orthogonal d × d matrix. Deeper
-            models have one between any two layers: the same matrix, or different ones from the seed.
+        rotation: $R$: "identity", a seed for a random rotation, or an orthogonal $d\times d$ matrix.
+            Deeper models have one between any two layers: the same matrix, or different ones from the
+            seed.
         units: Units of a start that does not name its own.
 
-    For n > 1 the value $\beta_i$ belongs to column $(i-1)n + 1$ of V, not to column i: every
-    sample of a class has the same features. A start with phases (`circulant`) has them in H.
+    For $n > 1$ the value $\beta_i$ belongs to column $(i-1)n + 1$ of $V$, not to column $i$: every
+    sample of a class has the same features. A start with phases (`circulant`) has them in $H$.
     """
     layers, angles = _layer_spectra(model, start, units)
     _check_fits(model, int(np.prod(layers[0].shape[:-1])))
@@ -89,7 +90,7 @@ def _check_fits(model: UFM, runs: int) -> None:
 
 
 def lift(model: UFM, start: Any, units: str | None = None) -> Parameters:
-    """A full state with the given singular values: `hadamard` with R = I."""
+    """A full state with the given singular values: `hadamard` with $R = I$."""
     return hadamard(model, start, units=units)
 
 
@@ -99,7 +100,8 @@ def project(model: UFM, state: Parameters) -> Spectrum:
     $a = \mathrm{diag}(U^\top Z V_1)$ and $C = \mathrm{diag}(U^\top WW^\top U - V_1^\top H^\top H V_1)$
     with $V_1 = U\otimes 1/\sqrt n$: exact on Hadamard states whatever their rotation, the nearest
     diagonal otherwise. A negative diagonal entry counts as zero. For two blocks of classes the mode
-    between them comes with its angle. Of modes with phases only the symmetric part is seen, a cos φ.
+    between them comes with its angle. Of modes with phases only the symmetric part is seen,
+    $a\cos\varphi$.
     Of matrices too narrow for all modes, off the Hadamard subspace, it may have more modes than a run
     of this width can start with.
     """
@@ -222,10 +224,10 @@ def _distance_of_pair(model: UFM, left: np.ndarray, right: np.ndarray) -> Any:
 
 
 def gaussian(model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0) -> Parameters:
-    """Independent normal entries of standard deviation `scale` in every matrix.
+    r"""Independent normal entries of standard deviation `scale` in every matrix.
 
-    Left out, it is the paper's e^−6/√K. A list of seeds gives a batch, entry by entry the same as one
-    seed at a time.
+    Left out, it is the paper's $e^{-6}/\sqrt K$. A list of seeds gives a batch, entry by entry the
+    same as one seed at a time.
     """
     check_model(model)
     scale = check_scale(model, default_scale(model) if scale is None else scale)
@@ -265,9 +267,10 @@ def uniform_spectrum(
 def random_hadamard(
     model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0, C: Any = None
 ) -> Parameters:
-    """Hadamard starts of the size that Gaussian ones of standard deviation `scale` have.
+    r"""Hadamard starts of the size that Gaussian ones of standard deviation `scale` have.
 
-    Singular values between half and three halves of scale²·K√n (raw), with differences `C`, raw too.
+    Singular values between half and three halves of $K\sqrt n$ times the square of `scale` (raw), with
+    differences `C`, raw too.
     """
     check_model(model)
     scale = check_scale(model, default_scale(model) if scale is None else scale)
@@ -297,16 +300,16 @@ def check_scale(model: UFM, scale: Any) -> float:
 
 
 def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descending") -> Spectrum:
-    """The spectrum with which the paper pairs a random start: singular values of its logits.
+    r"""The spectrum with which the paper pairs a random start: singular values of its logits.
 
     Args:
         model: The model.
         start: A full state, usually from `gaussian`; leading axes are a batch.
-        order: Which mode gets which value, since for K ≥ 8 the flow depends on it: "descending",
+        order: Which mode gets which value, since for $K\ge8$ the flow depends on it: "descending",
             "ascending", or a seed for a random order.
 
-    The largest K − 1 of them (all K for MSE), balanced (D_W = D_H = √σ(Z)), in raw units. A pair of
-    conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
+    The largest $K-1$ of them (all $K$ for MSE), balanced ($D_W = D_H = \sqrt{\sigma(Z)}$), in raw units.
+    A pair of conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
     """
     check_model(model)
     count = model.classes - (not model.has_constant_mode)

@@ -24,8 +24,8 @@ def check_units(units: str) -> str:
 class Spectrum:
     r"""A reduced state: logit singular values `a` and conserved differences `C`.
 
-    $a_i = \alpha_i\beta_i$ and $C_i = \alpha_i^2 - \beta_i^2$ for the singular values $\alpha$ of W
-    and $\beta$ of H; in deeper models the squares of layer 1 minus those of each other layer, one row
+    $a_i = \alpha_i\beta_i$ and $C_i = \alpha_i^2 - \beta_i^2$ for the singular values $\alpha$ of $W$
+    and $\beta$ of $H$; in deeper models the squares of layer 1 minus those of each other layer, one row
     for each. Leading axes of `a` are a batch. `units` is None when nothing was said: the function that
     uses the spectrum then decides (scaled, unless told otherwise). `angles` are the phases of the
     modes of a circulant start, or the one angle between the blocks of an imbalanced model.
@@ -72,14 +72,14 @@ def spectrum(
     r"""A reduced start from logit singular values.
 
     Args:
-        a: One value per free mode, in the order of the basis: the K − 1 non-trivial modes for
+        a: One value per free mode, in the order of the basis: the $K-1$ non-trivial modes for
             cross-entropy with the Sylvester basis, the constant one before them for MSE. For two
             blocks of classes those inside each block, then the one between. Not negative.
         C: Conserved differences $C_i = \alpha_i^2 - \beta_i^2$, any sign; zero (balanced) when
-            left out. One number stands for all modes. At depth N ≥ 3 one row for each of the layers
-            2 to N: the squares of layer 1 minus theirs; one row alone stands for all of them.
+            left out. One number stands for all modes. At depth $N\ge3$ one row for each of the layers
+            2 to $N$: the squares of layer 1 minus theirs; one row alone stands for all of them.
         units: "scaled" (the paper's reduced equation, the default) or "raw" (the matrices').
-        angle: For two blocks of classes: the angle from 0 to π/2 between the features of the mode
+        angle: For two blocks of classes: the angle from 0 to $\pi/2$ between the features of the mode
             between them and those of the first block. Left out: that of balanced classes.
 
     Examples:

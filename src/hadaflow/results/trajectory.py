@@ -117,9 +117,9 @@ class Trajectory:
 
     @property
     def C(self) -> np.ndarray:
-        """Differences α² − β² of the reduced view, conserved unless penalties act.
+        r"""Differences $\alpha^2 - \beta^2$ of the reduced view, conserved unless penalties act.
 
-        At depth N ≥ 3 with one more axis, for the layers 2 to N, before the modes.
+        At depth $N\ge3$ with one more axis, for the layers 2 to $N$, before the modes.
         """
         return self._reduced("C")
 
@@ -138,7 +138,7 @@ class Trajectory:
 
     @property
     def log_norm(self) -> np.ndarray:
-        """Natural log of ‖a‖₁ over the non-trivial modes, each as often as its multiplicity."""
+        r"""Natural log of $\|a\|_1$ over the non-trivial modes, each as often as its multiplicity."""
         logs = self._log_nontrivial
         if self.view == "reduced":
             logs = self.model.modes_of_view.expand(logs)
@@ -191,10 +191,10 @@ class Trajectory:
     # --- readings --------------------------------------------------------------------------------
 
     def measure(self, metric: metrics.Metric) -> np.ndarray:
-        """`metric` (a name or your own function) at every saved point.
+        r"""`metric` (a name or your own function) at every saved point.
 
-        Where ‖a‖ itself is beyond 1e308, the metrics of the direction are exact, margins infinite, and
-        the rest is what it tends to; your own function sees infinities.
+        Where $\|a\|$ itself is beyond 1e308, the metrics of the direction are exact, margins infinite,
+        and the rest is what it tends to; your own function sees infinities.
         """
         values = metrics.measure(metric, self.model, self._states(metric), units=self.units)
         if metric in _AT_INFINITY:

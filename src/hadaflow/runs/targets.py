@@ -118,7 +118,7 @@ class Time(Target):
 
     @staticmethod
     def left(reading: Reading, number: Any) -> Any:
-        """`number` is log(1 + t)."""
+        r"""`number` is $\log(1 + t)$."""
         return 1.0 - reading.u / number
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ class _Uniform(_Tolerance):
 
 @dataclasses.dataclass(frozen=True)
 class Collapse(_Uniform):
-    """Stop at neural collapse: when max_i |(K−1)â_i − 1| falls below `tolerance`."""
+    r"""Stop at neural collapse: when $\max_i|(K-1)\hat a_i - 1|$ falls below `tolerance`."""
 
     tolerance: float = 1e-6
     spelled: ClassVar[str] = "collapse"
@@ -228,7 +228,7 @@ class _Growing(Target):
 
 @dataclasses.dataclass(frozen=True)
 class Norm(_Growing):
-    """Stop when ‖a‖₁ over the non-trivial modes, in the run's units, reaches `value`."""
+    r"""Stop when $\|a\|_1$ over the non-trivial modes, in the run's units, reaches `value`."""
 
     spelled: ClassVar[str] = "norm"
 
