@@ -68,7 +68,9 @@ def test_quantiles_and_tables(batch, long_batch):
     with pytest.raises(hf.InputError, match="`at` must hold numbers from 0 to 1"):
         batch.quantiles("kl", 2.0)
     table = batch.to_dataframe()
-    assert list(table.columns) == ["status", "log10_time", "log_norm", "kl"] and len(table) == 6
+    assert (
+        list(table.columns) == ["status", "log10_time", "log_norm", "kl", "l2"] and len(table) == 6
+    )
     np.testing.assert_array_equal(table["kl"], ends)
     assert list(batch.to_xarray()["status"].values) == batch.statuses
 

@@ -32,6 +32,7 @@ from hadaflow.model.views.pytrees import Traced
 from hadaflow.model.views.reduced import ReducedView, SymmetricView
 from hadaflow.results.batch import made_of
 from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.many import for_each_model
 from hadaflow.runs.recording import add_angles
 
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
@@ -39,6 +40,7 @@ from hadaflow.runs.recording import add_angles
 _UNROLLED_TERMS = 64
 
 
+@for_each_model
 def descend(
     model: UFM,
     start: Any,
@@ -53,7 +55,7 @@ def descend(
     r"""Gradient descent from `start`, states kept at about `points` geometric iterations.
 
     Args:
-        model: The problem.
+        model: The problem; or a list of problems, or names with problems, for as many results.
         start: `Parameters` for descent on the matrices, a spectrum or a list of singular values for
             its exact reduced map. A batch of starts runs side by side in one compiled loop.
         steps: Number of iterations.

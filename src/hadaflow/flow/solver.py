@@ -10,10 +10,12 @@ from hadaflow.model.fitting import as_spectrum, check_parameters, fitted
 from hadaflow.model.states import Parameters
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.many import for_each_model
 from hadaflow.runs.requests import make_request
 from hadaflow.runs.targets import Target
 
 
+@for_each_model
 def solve(
     model: UFM,
     start: Any,
@@ -30,7 +32,7 @@ def solve(
     """Follow the gradient flow of `model` from `start`.
 
     Args:
-        model: The problem.
+        model: The problem; or a list of problems, or names with problems, for as many results.
         start: Singular values (a list or `spectrum`) for the reduced view, `Parameters` for the
             full one. A batch of spectra is solved at once, with a result whose first axis is the run.
         until: `Time`, `Collapse`, `PredictedCollapse`, `Norm`, `PathLength` or `Steady`;

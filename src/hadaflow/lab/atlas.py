@@ -20,6 +20,7 @@ from hadaflow.algebra.bases import Basis, Sylvester
 from hadaflow.algebra.symmetries import generators
 from hadaflow.base.checks import check_seconds, check_whole_number
 from hadaflow.base.errors import InputError
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.progress import Progress, Report, check_progress
 from hadaflow.model.fitting import check_all_modes
 from hadaflow.model.ufm import UFM, check_model
@@ -73,6 +74,9 @@ class Atlas:
 
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self, self.plot)
 
     def to_document(self) -> dict[str, Any]:
         """Everything as plain data for JSON: modes and ties from 1, null for an infinite exit."""

@@ -21,6 +21,7 @@ from flint import arb
 from hadaflow.base.checks import is_whole_number
 from hadaflow.base.errors import InputError, printable, shown
 from hadaflow.base.files import read_text_file, write_atomically
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.lab.exact.ball_flow import CROSS_ENTROPY, ExactState, Matrix, Setting
 from hadaflow.lab.exact.ball_metrics import METRICS, check_setting
 from hadaflow.lab.exact.balls import (
@@ -152,6 +153,9 @@ class Certificate:
             )
         text = json.dumps(self.to_document(), ensure_ascii=False, indent=1) + "\n"
         write_atomically(Path(path), lambda tmp: Path(tmp).write_text(text, encoding="utf-8"))
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
     def __str__(self) -> str:
         return f"{self.statement}\n  rate {self.enclosure} ({self.bits} bits)"
@@ -318,6 +322,13 @@ class Verdict:
     holds: bool
     reason: str
     certificate: Certificate  # computed anew
+
+    def __str__(self) -> str:
+        word = "holds" if self.holds else "FAILS"
+        return f"{word}: {self.reason}\n  recomputed {self.certificate}"
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
 
 def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:

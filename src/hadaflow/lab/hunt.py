@@ -20,6 +20,7 @@ import numpy as np
 from hadaflow.algebra.symmetries import canonical_order
 from hadaflow.base.checks import check_seconds, check_whole_number
 from hadaflow.base.errors import InputError
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress, Report, check_progress
 from hadaflow.lab.certify import Certificate, certify
@@ -79,6 +80,9 @@ class Hunt:
             "message": self.message,
             "certificate": None if proof is None else proof.to_document(),
         }
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
     def __str__(self) -> str:
         lines = [self.message]

@@ -14,6 +14,7 @@ import numpy as np
 from hadaflow.algebra.symmetries import canonical_order
 from hadaflow.base.checks import as_number, check_seconds, check_whole_number
 from hadaflow.base.errors import InputError, shown
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress, Report, check_progress
 from hadaflow.flow.solver import solve
@@ -77,6 +78,9 @@ class Rise:
             f"{self.peak:.6g} at log10 t = {self.log10_peak:.4g}: the most in {self.starts} starts "
             f"(seed {self.seed})\n  a     ({shown})"
         )
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self, self.plot)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trajectory to a NetCDF file."""

@@ -54,6 +54,12 @@ class MaxMargin:
     kkt_residual: float
     multipliers: np.ndarray
 
+    def __str__(self) -> str:
+        return (
+            f"max-margin problem: value {self.value:.8g} (at best {self.optimal_value:.8g}), "
+            f"KKT residual {self.kkt_residual:.3g}, smallest margin {self.smallest_margin:.6g}"
+        )
+
 
 def max_margin(model: UFM, state: Parameters) -> MaxMargin:
     r"""Value and KKT residual of Eq. (3), $\min\frac12\|W\|^2 + \frac12\|H\|^2$, margins $\ge1$.

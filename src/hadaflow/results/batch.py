@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,15 +74,16 @@ class Batch(Trajectory):
         values = self.measure(metric)
         return np.nanquantile(values[:, -1:] if self.own_clocks else values, wanted, axis=0)
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self, metrics: Sequence[metrics.Metric] = ("kl", "l2")) -> Any:
         """The end of every run, a row for each, as a pandas table."""
         import pandas
 
+        names, data = self.curves(list(metrics))
+        last = data.isel(time=-1)
         ends = {
             "status": self.statuses,
-            "log10_time": np.broadcast_to(self.log10_time, self.log_norm.shape)[:, -1],
-            "log_norm": self.log_norm[:, -1],
-            "kl": self.measure("kl")[:, -1],
+            "log10_time": np.broadcast_to(last["log10_time"].values, len(self)),
+            **{name: last[name].values for name in ("log_norm", *names)},
         }
         return pandas.DataFrame(ends).rename_axis("run")
 

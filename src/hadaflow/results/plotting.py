@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +18,13 @@ from hadaflow.base.lazy import xr
 from hadaflow.results.axes import AUTO, AXES, Axis, telling
 
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
-COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B07A00", "#3A9AD9", "#000000"]
 # Modes that coincide stay visible through their different dashes.
 DASHES: Any = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))]
 _LABELLED_MODES = 7
 _PICTURES = ("png", "pdf", "svg", "jpg")
 _DRAWN_MODES = 300
+_NOTEBOOK_DPI = 90
 _DRAWN_RUNS = 200  # of a batch, drawn each by itself
 _SQUEEZED = 30.0  # times as large as half of a curve is what lies in sight
 _BANDED_MODES = 3  # more bands on top of each other are mud
@@ -51,10 +54,22 @@ def house_style() -> Any:
 
 def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
     """A figure and its axes; within `house_style`."""
+    figure = _picture()(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns)
+
+
+@functools.cache
+def _picture() -> Any:
+    """Matplotlib's figure that a notebook shows without its global state, which we leave alone."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns)
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            drawn = io.BytesIO()
+            self.savefig(drawn, format="png", dpi=_NOTEBOOK_DPI)
+            return drawn.getvalue()
+
+    return Picture
 
 
 def check_picture(path: Path) -> str:

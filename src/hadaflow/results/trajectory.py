@@ -15,6 +15,7 @@ import numpy as np
 from hadaflow.base.checks import check_whole_number
 from hadaflow.base.errors import InputError
 from hadaflow.base.lazy import xr
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.metrics import measures as metrics
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.starts import log_singular_values
@@ -267,6 +268,9 @@ class Trajectory:
     def __str__(self) -> str:
         return self.summary()
 
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self, self.plot)
+
     def summary(self) -> str:
         """A readable account of the run."""
         m = self.model
@@ -414,6 +418,20 @@ class Trajectory:
             coords["iteration"] = ("time", self.iterations)
         attributes = {"units": self.units, "status": self.status, "message": self.message}
         return xr.Dataset(variables, coords, attributes)
+
+    def to_dataframe(self, metrics: Sequence[metrics.Metric] = ("kl", "l2")) -> Any:
+        """Clocks, singular values, directions and metrics, a row for each saved point (pandas)."""
+        import pandas
+
+        names, data = self.curves(list(metrics))
+        columns: dict[str, Any] = {"log10_time": self.log10_time, "log_norm": self.log_norm}
+        if self.iterations is not None:
+            columns = {"iteration": self.iterations} | columns
+        for kind in ("a", "a_hat"):
+            for i in data["mode"].values:
+                columns[f"{kind}_{i}"] = data[kind].sel(mode=i).values
+        columns |= {name: data[name].values for name in names}
+        return pandas.DataFrame(columns).rename_axis("point")
 
     def _last_dims(self, name: str) -> tuple[str, ...]:
         if self.view == "full":
