@@ -100,7 +100,7 @@ def test_a_power_of_two_group_is_sylvester():
 def test_describe_tells_modes_and_pairs():
     assert hf.cyclic(10).describe() == (
         "Z_10: 10 classes, 5 free modes: 4 conjugate pairs of characters (multiplicity 2) and "
-        "1 real ones (multiplicity 1)"
+        "1 real one (multiplicity 1)"
     )
     assert (
         hf.Sylvester(4).describe() == "Z_2 × Z_2: 4 classes, 3 free modes, each one singular value"

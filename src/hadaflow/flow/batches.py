@@ -12,6 +12,7 @@ import numpy as np
 
 from hadaflow.base.interruption import held_back
 from hadaflow.base.progress import Progress
+from hadaflow.base.words import counted
 from hadaflow.flow.choice import carry_out, choose
 from hadaflow.flow.following import NORM_LIMIT, reduced_flow
 from hadaflow.flow.kinds.flow import Course, SpectrumFlow
@@ -243,7 +244,9 @@ def _together(request: Request, parts: list[_Part], count: int, said: dict[str, 
         arrays=arrays,
         **clocks,
         status=kinds[0][0] if len(kinds) == 1 else "mixed",
-        message=f"{count} runs: " + ", ".join(f"{n} {status}" for status, n in kinds) + ".",
+        message=f"{counted(count, 'run')}: "
+        + ", ".join(f"{n} {status}" for status, n in kinds)
+        + ".",
         units=request.units,
         steps=sum(part.steps for part in parts),
         settings=request.settings,

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import platform
+import textwrap
 from importlib import metadata
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from hadaflow.base.checks import check_whole_number
 from hadaflow.base.errors import InputError
 from hadaflow.base.lazy import xr
+from hadaflow.base.words import counted
 from hadaflow.metrics import measures as metrics
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.starts import log_singular_values
@@ -236,7 +238,8 @@ class Trajectory:
         return self.log_a - beyond[..., None] if np.any(beyond) else self.log_a
 
     def __repr__(self) -> str:
-        return f"<Trajectory {self.status}: {len(self)} points, K = {self.model.classes}>"
+        points = counted(len(self), "point")
+        return f"<Trajectory {self.status}: {points}, {self.model.describe(short=True)}>"
 
     def __str__(self) -> str:
         return self.summary()
@@ -244,15 +247,12 @@ class Trajectory:
     def summary(self) -> str:
         """A readable account of the run."""
         m = self.model
-        runs = f", {self.log_a.shape[0]} runs" if self.log_a.ndim == 3 else ""
-        width = f", width {m.width}" if self.view == "full" and m.depth > 1 else ""
-        samples = m.samples_in_words if m.imbalance else f"{m.samples} samples"
+        runs = f", {counted(self.log_a.shape[0], 'run')}" if self.log_a.ndim == 3 else ""
         lines = [
             f"hadaflow trajectory · {self.status}",
             f"  {self.message}",
-            f"  model       {m.classes} classes × {samples}, depth {m.depth}{width}, "
-            f"{m.loss} ({m.reduction}), {self.view} view{runs}",
-            f"  points      {len(self)} from t = 0, {self.steps} steps",
+            f"  model       {m.describe()}, {self.view} view{runs}",
+            f"  points      {len(self)} from t = 0, {counted(self.steps, 'step')}",
         ]
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
@@ -318,9 +318,7 @@ class Trajectory:
         return metrics.spectral_distance(name, self.model.nontrivial(np.exp(self._bounded_log_a)))
 
     def _title(self) -> str:
-        m = self.model
-        samples = m.samples if m.imbalance is None else m.samples_in_words
-        return f"K = {m.classes}, n = {samples}, depth {m.depth}, {m.loss}: {self.status}"
+        return textwrap.fill(f"{self.model.describe(short=True)}: {self.status}", 100)
 
     # --- labelled arrays and files ---------------------------------------------------------------
 
