@@ -143,13 +143,15 @@ class Trajectory:
         """All states of a full view as one batch of parameter matrices."""
         if self.view != "full":
             raise InputError("This trajectory is a reduced one: `lift` its states for matrices.")
-        return Parameters(tuple(self.arrays[name] for name in self.model.factor_names))
+        factors = tuple(self.arrays[name] for name in self.model.factor_names)
+        return Parameters(factors, units=self.units)
 
     def state(self, index: int) -> Spectrum | Parameters:
         """The state at one saved point, ready to start another run from."""
         index = check_whole_number("index", index, -len(self), len(self) - 1)
         if self.view == "full":
-            return Parameters(tuple(f[..., index, :, :] for f in self.parameters.factors))
+            factors = tuple(f[..., index, :, :] for f in self.parameters.factors)
+            return Parameters(factors, units=self.units)
         layers = (slice(None),) * layer_axes(self.model.depth)
         angles = self.arrays.get("angles")
         turned = None if angles is None else angles[..., index, :]
