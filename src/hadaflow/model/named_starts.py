@@ -205,7 +205,7 @@ def parse(
     check_model(model)
     if not isinstance(text, str):
         raise InputError(f"Argument `text` must be text, but is {shown(text)}.")
-    name, *numbers = text.strip().split(":")
+    name, numbers = _parts(text)
     named = _NAMED.get(name)
     if named is not None and named.draw is not None:
         draw, own = _read(name, named, numbers, text)
@@ -234,14 +234,21 @@ def parse(
     return _of_numbers(text, C, angle, units)
 
 
-def is_drawn(text: str) -> bool:
-    """Is it the spelling of a start that is drawn?"""
-    return text.strip().split(":")[0] in DRAWN
+def wants_seed(text: str) -> bool:
+    """Is it the spelling of a start that is drawn, without its seed?"""
+    name, numbers = _parts(text)
+    return name in DRAWN and len(numbers) <= len(_NAMED[name].numbers)
 
 
 def is_named(text: str) -> bool:
     """Is it the spelling of a start that has a name?"""
-    return text.strip().split(":")[0] in _NAMED
+    return _parts(text)[0] in _NAMED
+
+
+def _parts(text: str) -> tuple[str, list[str]]:
+    """The name, if it is one, and the numbers behind it."""
+    name, *numbers = text.strip().split(":")
+    return name.replace("_", "-"), numbers
 
 
 def _read(name: str, named: _Named, numbers: list[str], text: str) -> tuple[Any, int | None]:

@@ -264,18 +264,19 @@ def uniform_spectrum(
 
 
 def random_hadamard(
-    model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0, C: Any = None
-) -> Parameters:
+    model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0, C: Any = None,
+    rotation: str | int | np.ndarray = "identity", units: str | None = None,
+) -> Parameters:  # fmt: skip
     """Hadamard starts of the size that Gaussian ones of standard deviation `scale` have.
 
-    Singular values between half and three halves of scale²·K√n (raw), with differences `C`, raw too.
+    Singular values between half and three halves of scale² (scaled), with differences `C` in `units`
+    and a `rotation` as in `hadamard`.
     """
     check_model(model)
     scale = check_scale(model, default_scale(model) if scale is None else scale)
-    size = scale**2 * model.singular_value_scale
+    size = scale**2 * (model.singular_value_scale if result_units(None, units) == RAW else 1.0)
     check_seeds(seed)
-    drawn = small(model, size, seed, C=C, units=RAW)
-    return Parameters(hadamard(model, drawn).factors, drawn.seed)
+    return hadamard(model, small(model, size, seed, C=C, units=units), rotation)
 
 
 def default_scale(model: UFM) -> float:
