@@ -183,7 +183,7 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
 def _notes(values: dict[str, Any], kind: str = "points") -> dict[str, str]:
     """What is null, and why, for each of the named arrays that has such entries."""
 
-    def where(which: np.ndarray) -> str:
+    def where(which: Any) -> str:
         if kind == "points":
             return f"at {which.sum()} of {len(which)} points"
         return (
