@@ -55,7 +55,7 @@ def _group(model: UFM) -> str:
 def _labels(model: UFM) -> str:
     q: Any = model.label_distribution
     rest = ", …" if len(q) > _SHOWN else ""
-    return f"labels ({', '.join(f'{v:g}' for v in q[:_SHOWN])}{rest})"
+    return f"labels ({', '.join(f'{v:.3g}' for v in q[:_SHOWN])}{rest})"
 
 
 def _decay(model: UFM) -> str:
