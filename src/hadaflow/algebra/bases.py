@@ -20,6 +20,7 @@ from hadaflow.base.errors import InputError, shown
 from hadaflow.base.lazy import jnp
 from hadaflow.base.memory import in_words
 from hadaflow.base.precision import float64
+from hadaflow.base.words import counted, group_name
 
 DENSE_LIMIT = 2**12
 # Up to here one product with the folded matrix is faster than a Fourier transform (one CPU core: 3.0
@@ -52,7 +53,7 @@ class Basis:
 
     @property
     def modes_in_words(self) -> str:
-        return "free modes of " + " × ".join(f"Z_{n}" for n in self.group)
+        return f"free modes of {group_name(self.group)}"
 
     @functools.cached_property
     def multiplicity(self) -> np.ndarray:
@@ -484,15 +485,13 @@ def diagonalizes_softmax(U: Any, draws: int = 100, seed: int = 0) -> float:
 
 
 def _describe(basis: Basis) -> str:
-    name = " × ".join(f"Z_{n}" for n in basis.group)
-    pairs = int(np.sum(basis.multiplicity == 2))
-    text = f"{name}: {basis.classes} classes, {basis.modes} free modes"
+    modes, pairs = basis.modes, int(np.sum(basis.multiplicity == 2))
+    text = f"{group_name(basis.group)}: {basis.classes} classes, {counted(modes, 'free mode')}"
     if not pairs:
-        return text + ", each one singular value"
-    return (
-        f"{text}: {pairs} conjugate pairs of characters (multiplicity 2) and {basis.modes - pairs} "
-        "real ones (multiplicity 1)"
-    )
+        return text + (", one" if modes == 1 else ", each one") + " singular value"
+    paired = f"{counted(pairs, 'conjugate pair')} of characters (multiplicity 2)"
+    real = f" and {counted(modes - pairs, 'real one')} (multiplicity 1)" if modes > pairs else ""
+    return f"{text}: {paired}{real}"
 
 
 def _check_dense(size: int) -> None:

@@ -20,7 +20,7 @@ from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision, float64
 from hadaflow.base.progress import Pace, Progress, Report, check_progress
 from hadaflow.model.closed_forms import fixed_point
-from hadaflow.model.fitting import check_parameters, fitted, result_units, with_phases
+from hadaflow.model.fitting import as_spectrum, check_parameters, fitted, result_units, with_phases
 from hadaflow.model.layers import differences, layer_axes, layer_values, others
 from hadaflow.model.starts import compress
 from hadaflow.model.states import RAW, Parameters, Spectrum
@@ -56,8 +56,9 @@ def descend(
 
     Args:
         model: The problem; or a list of problems, or names with problems, for as many results.
-        start: `Parameters` for descent on the matrices, a spectrum or a list of singular values for
-            its exact reduced map. A batch of starts runs side by side in one compiled loop.
+        start: `Parameters` for descent on the matrices, a spectrum, a list of singular values or the
+            spelling of a start for its exact reduced map. A batch of starts runs side by side in one
+            compiled loop.
         steps: Number of iterations.
         learning_rate: Step size $\eta$ of the matrices (raw), so that time is $\eta$ times the
             iteration.
@@ -76,8 +77,11 @@ def descend(
     learning_rate, momentum = _check_numbers(learning_rate, momentum)
     check_progress(progress)
     kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
+    spelled = {"start": start} if isinstance(start, str) else {}
+    if not isinstance(start, Parameters):
+        start = as_spectrum(model, start)
     units = result_units(start, units)
-    settings = {
+    settings = spelled | {
         "steps": steps,
         "learning_rate": learning_rate,
         "momentum": momentum,

@@ -34,7 +34,7 @@ class Estimate:
 def estimate(
     model: Any,
     start: Any,
-    until: Target | None = None,
+    until: Target | str | None = None,
     *,
     times: Any = None,
     log10_times: Any = None,

@@ -22,6 +22,7 @@ from hadaflow.base.checks import is_whole_number
 from hadaflow.base.errors import InputError, printable, shown
 from hadaflow.base.files import read_text_file, write_atomically
 from hadaflow.base.notebooks import shown_in_notebook
+from hadaflow.base.words import group_name
 from hadaflow.lab.exact.ball_flow import CROSS_ENTROPY, ExactState, Matrix, Setting
 from hadaflow.lab.exact.ball_metrics import METRICS, check_setting
 from hadaflow.lab.exact.balls import (
@@ -124,7 +125,7 @@ class Certificate:
     @functools.cached_property
     def statement(self) -> str:
         """What is proven, in one line."""
-        group = " × ".join(f"Z_{n}" for n in self.setting.group)
+        group = group_name(self.setting.group)
         at = ", ".join(written(v) for v in self.a)
         return f"d({self.metric})/dt {_RELATION[self.sign]} at a = ({at}) on {group}" + _rest(self)
 

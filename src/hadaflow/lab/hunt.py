@@ -23,6 +23,7 @@ from hadaflow.base.errors import InputError
 from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress, Report, check_progress
+from hadaflow.base.words import counted
 from hadaflow.lab.certify import Certificate, certify
 from hadaflow.lab.exact.balls import exact, written
 from hadaflow.lab.quarry import FALL, KEPT, NOWHERE, OPTIONS, READABLE, RISE, Quarry
@@ -65,6 +66,7 @@ class Hunt:
             "found": self.found,
             "certified": self.certified,
             "metric": self.metric,
+            "model": self.model.to_document(),
             "classes": self.model.classes,
             "group": list(self.model.basis.group),
             "depth": self.model.depth,
@@ -85,7 +87,7 @@ class Hunt:
         return shown_in_notebook(self)
 
     def __str__(self) -> str:
-        lines = [self.message]
+        lines = [self.message, f"  model {self.model.describe(short=True)}"]
         if self.a is not None:
             lines.append(f"  a     ({', '.join(self.a)})")
             lines.append(f"  rate  {self.rate:.6g}")
@@ -154,7 +156,7 @@ def hunt(
         if best is None and len(reached):  # as it was found, in all its digits
             with double_precision():
                 best = _decided(quarry, [[repr(float(v)) for v in np.exp(reached[0])]], balls)
-    message = _in_words(quarry, best, f"{tried} starts (seed {seed})", interrupted)
+    message = _in_words(quarry, best, f"{counted(tried, 'start')} (seed {seed})", interrupted)
     if best is None and not interrupted and tried < starts:
         message += f" Time ran out before {starts}."
     return Hunt(

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ from hadaflow.lab.direction_flow import (
 from hadaflow.metrics.measures import Metric, check_metric, measure
 from hadaflow.model.ufm import UFM
 from hadaflow.results.plotting import COLORS, canvas, check_picture, house_style, write_picture
+
+_TITLE = 70  # characters in a line of the title
 
 
 def portrait(
@@ -141,23 +144,11 @@ def _check_fixed(
 
 
 def _in_words(triangle: Triangle) -> str:
-    m = triangle.model
-    group = "" if m.group is None and not m.classes & (m.classes - 1) else _group(m)
     norm = r"\infty" if triangle.norm == math.inf else f"{triangle.norm:g}"
-    words = [f"$K = {m.classes}${group}", f"depth {m.depth}", rf"$\|a\|_1 = {norm}$"]
-    if m.label_smoothing:
-        words.append(f"smoothing {m.label_smoothing:g}")
-    if m.label_distribution is not None:
-        words.append("soft labels")
-    if m.temperature != 1:
-        words.append(f"temperature {m.temperature:g}")
+    words, place = triangle.model.describe(short=True), rf"$\|a\|_1 = {norm}$"
     if triangle.fixed:
-        words.append("slice " + ", ".join(f"$s_{{{i + 1}}} = {v:g}$" for i, v in triangle.fixed))
-    return ", ".join(words)
-
-
-def _group(model: UFM) -> str:
-    return " (" + r"$\times$".join(f"$Z_{{{n}}}$" for n in model.basis.group) + ")"
+        place += ", slice " + ", ".join(f"$s_{{{i + 1}}} = {v:g}$" for i, v in triangle.fixed)
+    return textwrap.fill(words, _TITLE) + (", " if len(words) < _TITLE // 2 else ",\n") + place
 
 
 def _draw_frame(axis: Any, triangle: Triangle) -> None:

@@ -20,7 +20,9 @@ from hadaflow.base.errors import InputError, shown
 from hadaflow.base.lazy import jnp
 from hadaflow.base.precision import float64
 from hadaflow.model.blocks import BlockBasis, check_imbalance
+from hadaflow.model.description import document_of, in_short, in_words
 from hadaflow.model.labels import check_labels, difference_table
+from hadaflow.model.layers import check_decays
 from hadaflow.model.losses import LOSSES, CrossEntropy, Loss, MeanSquaredError
 from hadaflow.model.states import Parameters, check_factors
 
@@ -84,7 +86,7 @@ class UFM:
         self._check_shape()
         self._check_loss()
         self._check_labels()
-        object.__setattr__(self, "weight_decay", _check_decay(self.weight_decay, self.depth))
+        object.__setattr__(self, "weight_decay", check_decays(self.weight_decay, self.depth))
 
     def _check_shape(self) -> None:
         if self.imbalance is not None:
@@ -151,6 +153,21 @@ class UFM:
                 'Soft labels and temperature need loss = "cross_entropy": with '
                 f"{self.loss.upper()} there is no softmax."
             )
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def describe(self, short: bool = False) -> str:
+        """The model in words, with everything that is not a default; `short` for titles.
+
+        Examples:
+            >>> print(UFM(8, weight_decay=0.1).describe(short=True))
+            K = 8, weight decay 0.1
+        """
+        return in_short(self) if short else in_words(self)
+
+    def to_document(self) -> dict[str, Any]:
+        """The options by name, as plain data: `UFM(**model.to_document())` is the same model."""
+        return document_of(self)
 
     # --- shape -----------------------------------------------------------------------------------
 
@@ -482,14 +499,3 @@ def check_model(model: Any) -> None:
     """Refuse what is no model."""
     if not isinstance(model, UFM):
         raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
-
-
-def _check_decay(value: Any, depth: int) -> tuple[float, ...]:
-    """The penalties of all layers as numbers that are not negative."""
-    several = "" if depth == 1 else f", or {depth} of them, one for each layer"
-    allowed = f"a number that is not negative{several}"
-    given = value if isinstance(value, tuple | list) else (value,) * depth
-    numbers = tuple(as_number("weight_decay", v, allowed) for v in given)
-    if len(numbers) != depth or not all(0 <= v < math.inf for v in numbers):
-        raise InputError(f"Argument `weight_decay` must be {allowed}, but is {shown(value)}.")
-    return numbers

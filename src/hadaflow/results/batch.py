@@ -12,6 +12,7 @@ import numpy as np
 from hadaflow.base.checks import as_numbers, is_whole_number
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.lazy import xr
+from hadaflow.base.words import counted
 from hadaflow.metrics import measures as metrics
 from hadaflow.results import plotting
 from hadaflow.results.files import read_run
@@ -159,7 +160,9 @@ def said_of(statuses: list[str]) -> tuple[str, str]:
     """Status and message of a batch from those of its runs."""
     kinds = Counter(statuses).most_common()
     status = kinds[0][0] if len(kinds) == 1 else "mixed"
-    return status, f"{len(statuses)} runs: " + ", ".join(f"{n} {kind}" for kind, n in kinds) + "."
+    return status, f"{counted(len(statuses), 'run')}: " + ", ".join(
+        f"{n} {kind}" for kind, n in kinds
+    ) + "."
 
 
 def _is_for_each(value: Any, runs: int) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import platform
+import textwrap
 from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from hadaflow.base.checks import check_whole_number
 from hadaflow.base.errors import InputError
 from hadaflow.base.lazy import xr
 from hadaflow.base.notebooks import shown_in_notebook
+from hadaflow.base.words import counted
 from hadaflow.metrics import measures as metrics
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.starts import log_singular_values
@@ -153,13 +155,15 @@ class Trajectory:
         """All states of a full view as one batch of parameter matrices."""
         if self.view != "full":
             raise InputError("This trajectory is a reduced one: `lift` its states for matrices.")
-        return Parameters(tuple(self.arrays[name] for name in self.model.factor_names))
+        factors = tuple(self.arrays[name] for name in self.model.factor_names)
+        return Parameters(factors, units=self.units)
 
     def state(self, index: int) -> Spectrum | Parameters:
         """The state at one saved point, ready to start another run from."""
         index = check_whole_number("index", index, -self.points, self.points - 1)
         if self.view == "full":
-            return Parameters(tuple(f[..., index, :, :] for f in self.parameters.factors))
+            factors = tuple(f[..., index, :, :] for f in self.parameters.factors)
+            return Parameters(factors, units=self.units)
         layers = (slice(None),) * layer_axes(self.model.depth)
         angles = self.arrays.get("angles")
         turned = None if angles is None else angles[..., index, :]
@@ -263,7 +267,8 @@ class Trajectory:
         return self.log_a - beyond[..., None] if np.any(beyond) else self.log_a
 
     def __repr__(self) -> str:
-        return f"<Trajectory {self.status}: {self.points} points, K = {self.model.classes}>"
+        points = counted(self.points, "point")
+        return f"<{type(self).__name__} {self.status}: {points}, {self.model.describe(short=True)}>"
 
     def __str__(self) -> str:
         return self.summary()
@@ -274,15 +279,12 @@ class Trajectory:
     def summary(self) -> str:
         """A readable account of the run."""
         m = self.model
-        runs = f", {self.log_a.shape[0]} runs" if self.log_a.ndim == 3 else ""
-        width = f", width {m.width}" if self.view == "full" and m.depth > 1 else ""
-        samples = m.samples_in_words if m.imbalance else f"{m.samples} samples"
+        runs = f", {counted(self.log_a.shape[0], 'run')}" if self.log_a.ndim == 3 else ""
         lines = [
             f"hadaflow trajectory · {self.status}",
             f"  {self.message}",
-            f"  model       {m.classes} classes × {samples}, depth {m.depth}{width}, "
-            f"{m.loss} ({m.reduction}), {self.view} view{runs}",
-            f"  points      {self.points} from t = 0, {self.steps} steps",
+            f"  model       {m.describe()}, {self.view} view{runs}",
+            f"  points      {self.points} from t = 0, {counted(self.steps, 'step')}",
         ]
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
@@ -380,9 +382,7 @@ class Trajectory:
         return metrics.spectral_distance(name, self.model.nontrivial(np.exp(self._bounded_log_a)))
 
     def _title(self) -> str:
-        m = self.model
-        samples = m.samples if m.imbalance is None else m.samples_in_words
-        return f"K = {m.classes}, n = {samples}, depth {m.depth}, {m.loss}: {self.status}"
+        return textwrap.fill(f"{self.model.describe(short=True)}: {self.status}", 100)
 
     # --- labelled arrays and files ---------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.runs.methods import Choice, Method
 from hadaflow.runs.spacing import Profile, spaced
-from hadaflow.runs.targets import Collapse, Steady, Target, Time
+from hadaflow.runs.targets import Collapse, Steady, Target, Time, parse_target
 
 AUTO = "auto"
 _MOST_NUMBERS = 2**24  # in the states of a run, unless more points are asked for
@@ -203,10 +203,12 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
                 "classes does not become uniform, so there is no collapse to wait for."
             )
         return Steady() if model.settles else Collapse()
+    if isinstance(until, str):
+        return parse_target(until)
     if not isinstance(until, Target):
         raise InputError(
-            "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, "
-            f"but is {shown(until)}."
+            "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, or "
+            f'spelled as text such as "collapse:1e-6", but is {shown(until)}.'
         )
     return until
 
