@@ -160,7 +160,8 @@ def said_of(statuses: list[str]) -> tuple[str, str]:
     """Status and message of a batch from those of its runs."""
     kinds = Counter(statuses).most_common()
     status = kinds[0][0] if len(kinds) == 1 else "mixed"
-    return status, f"{counted(len(statuses), 'run')}: " + ", ".join(
+    ended = ", ".join(f"{n} {kind}" for kind, n in kinds)
+    return status, f"{counted(len(statuses), 'run')}: {ended}."
         f"{n} {kind}" for kind, n in kinds
     ) + "."
 

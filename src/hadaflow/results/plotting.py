@@ -292,7 +292,8 @@ def _draw_panel(axis: Any, panel: str, drawn: dict[str, _Drawn]) -> None:
             _draw_values(axis, one, values, color)
     if panel == "a_hat":
         _mark_collapse(axis, {d.data.attrs["values"] for d in drawn.values()})
-    if panel == "a" or (not modes and _squeezed(panel, drawn)):
+    positive = any(np.any(d.data["a"] > 0) for d in drawn.values())
+    if (panel == "a" and positive) or (not modes and _squeezed(panel, drawn)):
         axis.set_yscale("log")
     axis.set_ylabel(label)
 
