@@ -162,8 +162,6 @@ def said_of(statuses: list[str]) -> tuple[str, str]:
     status = kinds[0][0] if len(kinds) == 1 else "mixed"
     ended = ", ".join(f"{n} {kind}" for kind, n in kinds)
     return status, f"{counted(len(statuses), 'run')}: {ended}."
-        f"{n} {kind}" for kind, n in kinds
-    ) + "."
 
 
 def _is_for_each(value: Any, runs: int) -> bool:
