@@ -1,5 +1,6 @@
 """The table of the benchmarks: its rows, printed, on a page of the docs, and as a picture."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,16 @@ from hadaflow.results.plotting import canvas, house_style
 Row = dict[str, Any]
 COLUMNS = ("what", "hadaflow", "rival", "its time", "ratio", "target", "")
 MARKS = ("<!-- table -->", "<!-- end of table -->")
-TABLEAU = [f"tab:{c}" for c in "blue orange green red purple brown pink olive".split()]
+# Each with a contrast of at least 3 to white; markers tell them apart as well.
+HUES = "#1f77b4 #cc5f00 #2ca02c #d62728 #9467bd #8c564b #c2508f #7a7a00".split()
+# As the page has them; on a terminal they stay plain.
+FORMULAS = [
+    (r"log‖a‖₁ = ([\d.]+)", r"$\\log\\lVert a\\rVert_1 = \1$"),
+    (r"\b([Kn]) = (\d+)", r"$\1 = \2$"),
+    (r"\bt = 1e(\d+)", r"$t = 10^{\1}$"),
+    ("Ψ", r"$\\Psi$"),
+    ("1 − p", "$1 - p$"),
+]
 
 
 def row(
@@ -50,12 +60,19 @@ def print_table(rows: list[Row], console: Console) -> None:
 def write_page(rows: list[Row], where: str, path: Path) -> None:
     """The table as Markdown, between the marks of a page."""
     head = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines = [f"| {line} |" for line in (*head, *(" | ".join(cells(r)) for r in rows))]
+    body = [typeset(" | ".join(cells(r))) for r in rows]
+    lines = [f"| {line} |" for line in (*head, *body)]
     text = path.read_text()
     before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
     path.write_text(
         "\n".join([before + MARKS[0], "", where + ".", "", *lines, "", MARKS[1] + after])
     )
+
+
+def typeset(text: str) -> str:
+    for plain, formula in FORMULAS:
+        text = re.sub(plain, formula, text)
+    return text
 
 
 def draw(rows: list[Row], path: str) -> None:
@@ -67,7 +84,7 @@ def draw(rows: list[Row], path: str) -> None:
             mine = [r for r in orbits if r["rival"] == name]
             done = [(r["classes"], r["theirs"]) for r in mine if r["theirs"] is not None]
             failed = [r["classes"] for r in mine if r["theirs"] is None]
-            style = {"color": TABLEAU[i - 1] if i else "black", "marker": "osv^D<>Pp"[i], "ms": 5}
+            style = {"color": HUES[i - 1] if i else "black", "marker": "osv^D<>Pp"[i], "ms": 5}
             axis.plot(*(zip(*done, strict=True) if done else ([], [])), lw=1 if i else 2.5,
                       label=name, **style)  # fmt: skip
             axis.plot([K * 1.09 ** (i - 4) for K in failed], [200] * len(failed), ls="", **style)

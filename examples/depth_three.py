@@ -23,12 +23,12 @@ def main(path: str = "depth_three.png") -> list[hf.Trajectory]:
                 axis.plot(run.log_norm, run.a_hat[:, mode], ls=style, color=COLORS[mode],
                           label=f"mode {mode + 1}")  # fmt: skip
             axis.axhline(1 / 3, color="0.4", lw=0.9, ls=":")
-            axis.set(xlabel="log ‖a‖₁", ylabel="normalized â", ylim=(0, 0.52),
+            axis.set(xlabel=r"$\log\,\|a\|_1$", ylabel=r"normalized $\hat a$", ylim=(0, 0.52),
                      title=f"from (8, 8, {third}): {run.status}")  # fmt: skip
         axes[0].legend()
         for run, color, name in ((low, COLORS[1], "(8, 8, 0.7)"), (high, COLORS[0], "(8, 8, 1.4)")):
             axes[2].plot(run.log_norm, run.measure("kl"), color=color, label=name)
-        axes[2].set(xlabel="log ‖a‖₁", ylabel="KL from uniform", ylim=(0, None))
+        axes[2].set(xlabel=r"$\log\,\|a\|_1$", ylabel="KL from uniform", ylim=(0, None))
         axes[2].legend()
     figure.savefig(path, dpi=130)
     print(low.message)

@@ -25,15 +25,17 @@ def main(path: str = "groups_of_eight.png") -> dict[tuple[int, ...], hf.Trajecto
             end = hf.solve(model, start, hf.Collapse(1e-4), points=2, progress=None).log10_time[-1]
             times = -1 + (end + 1) * np.linspace(0, 1, 500) ** 3  # denser at the beginning
             run = runs[group] = hf.solve(model, start, log10_times=times, progress=None)
-            name = " × ".join(f"Z_{n}" for n in group)
+            name = "$" + r"\times ".join(f"Z_{n}" for n in group) + "$"
             for mode in range(model.modes):
                 double = model.basis.multiplicity[mode] == 2
                 axes[k].plot(run.log_norm, run.a_hat[:, mode], color=COLORS[mode % 7],
                              lw=2.6 if double else 1.4)  # fmt: skip
             axes[k].axhline(1 / 7, color="0.4", lw=0.9, ls=":")
-            axes[k].set(xlabel="log ‖a‖₁", ylabel="normalized â", title=name, ylim=(0, 0.4))
+            axes[k].set(
+                xlabel=r"$\log\,\|a\|_1$", ylabel=r"normalized $\hat a$", title=name, ylim=(0, 0.4)
+            )
             axes[3].plot(run.log_norm, run.measure("kl"), color=COLORS[k], label=name)
-        axes[3].set(xlabel="log ‖a‖₁", ylabel="KL from uniform", yscale="log")
+        axes[3].set(xlabel=r"$\log\,\|a\|_1$", ylabel="KL from uniform", yscale="log")
         axes[3].legend()
         figure.suptitle(
             "One spectrum of seven singular values on three groups; thick lines are pairs"

@@ -24,13 +24,15 @@ def main(path: str = "large_steps.png") -> dict[float, float]:
             run = hf.descend(model, start, 400, share * limit, points=4000, progress=None)
             distance = np.abs(run.a / goal - 1).max(axis=1)
             ends[share] = float(distance[-50:].max())
-            left.plot(run.iterations, distance, color=color, label=f"η = {share:g} × limit")
+            left.plot(
+                run.iterations, distance, color=color, label=rf"$\eta = {share:g}\times$ limit"
+            )
             right.plot(run.iterations[-40:], run.a[-40:, 0], ".-", color=color, lw=0.8)
-        left.set(xlabel="iteration", ylabel="largest |a/a* − 1|", yscale="log", ylim=(1e-16, 3))
+        left.set(xlabel="iteration", ylabel=r"largest $|a/a^* - 1|$", yscale="log", ylim=(1e-16, 3))
         left.legend()
         right.axhline(goal[0], color="0.4", lw=0.9, ls=":")
         right.set(xlabel="iteration", ylabel="mode 1, the last forty steps")
-        figure.suptitle(f"K = 8, smoothing 0.1: stable up to η = {limit:.3f}")
+        figure.suptitle(rf"$K = 8$, smoothing 0.1: stable up to $\eta = {limit:.3f}$")
     figure.savefig(path, dpi=130)
     print(
         f"limit {limit:.4f}; distance at the end", {s: float(f"{d:.2g}") for s, d in ends.items()}

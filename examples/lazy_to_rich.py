@@ -23,19 +23,19 @@ def main(path: str = "lazy_to_rich.png") -> hf.Trajectory:
             run = hf.solve(model, hf.spectrum(START, C=C), hf.Norm(4.0), points=400, progress=None)
             t = run.time / run.time[-1]
             for mode, color in zip(range(3), COLORS, strict=False):
-                axis.plot(t, run.a[:, mode], color=color, label=f"a(0) = {START[mode]:g}")
+                axis.plot(t, run.a[:, mode], color=color, label=f"$a(0) = {START[mode]:g}$")
             kind = "rich" if C == 0 else "lazy" if C > 1 else "between"
             axis.set(
-                xlabel="t over the whole time",
-                ylabel="singular value a",
-                title=f"C = {C:g}: {kind}",
+                xlabel="$t$ over the whole time",
+                ylabel="singular value $a$",
+                title=f"$C = {C:g}$: {kind}",
             )
         axes[0].legend()
         rising = hf.solve(model, hf.spectrum([1, 1, 1], C=[0, 1, 2]), hf.Norm(60), points=400,
                           progress=None)  # fmt: skip
         axes[3].plot(np.exp(rising.log_norm) / 3, rising.measure("kl"), color=COLORS[3])
         axes[3].set(xlabel="mean singular value", ylabel="KL from uniform", xlim=(1, 8),
-                    title="a = (1, 1, 1), C = (0, 1, 2)")  # fmt: skip
+                    title="$a = (1, 1, 1)$, $C = (0, 1, 2)$")  # fmt: skip
     figure.savefig(path, dpi=130)
     top = rising.measure("kl").argmax()
     print(

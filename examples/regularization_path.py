@@ -39,8 +39,12 @@ def main(path: str = "regularization_path.png") -> dict[int, float]:
             checks = [0.2, 0.8]
             axis.plot(checks, [settled(depth, d) for d in checks], "o", color=color, ms=5)
         axis.axvline(1.0, color="0.5", lw=0.8, ls=":")
-        axis.set(xscale="log", xlabel="weight decay λ of every layer", ylabel="a* (raw)")
-        axis.set_title("Lines: fixed point. Dots: where the flow settles. Dotted: λ_Wλ_H = n")
+        axis.set(
+            xscale="log", xlabel=r"weight decay $\lambda$ of every layer", ylabel="$a^*$ (raw)"
+        )
+        axis.set_title(
+            r"Lines: fixed point. Dots: where the flow settles. Dotted: $\lambda_W\lambda_H = n$"
+        )
         axis.legend()
     figure.savefig(path, dpi=130)
     print("all modes die from", {depth: round(t, 3) for depth, t in thresholds.items()})

@@ -26,16 +26,18 @@ def main(path: str = "ten_classes.png") -> hf.Trajectory:
             name = f"mode {mode + 1}" + (", a pair" if count == 2 else ", real")
             left.plot(run.log_norm, run.a_hat[:, mode], color=color, label=name)
         left.axhline(1 / 9, color="0.4", lw=0.9, ls=":")
-        left.set(xlabel="log ‖a‖₁", ylabel="normalized â, one for each free mode")
+        left.set(xlabel=r"$\log\,\|a\|_1$", ylabel=r"normalized $\hat a$, one for each free mode")
         left.legend()
         for name, metric, color in (("KL", "kl", COLORS[0]), ("M", "l2", COLORS[1])):
             values = run.measure(metric)
             right.plot(run.log_norm, values / values[0], color=color, label=name)
         right.set(
-            xlabel="log ‖a‖₁", ylabel="distance from collapse, over its first value", ylim=(0, 1.4)
+            xlabel=r"$\log\,\|a\|_1$",
+            ylabel="distance from collapse, over its first value",
+            ylim=(0, 1.4),
         )
         right.legend()
-        figure.suptitle(f"K = 10: collapsed to 1e-6 at t = 10^{run.log10_time[-1]:.0f}")
+        figure.suptitle(f"$K = 10$: collapsed to 1e-6 at $t = 10^{{{run.log10_time[-1]:.0f}}}$")
     figure.savefig(path, dpi=130)
     M = run.measure("l2")
     print(f"collapsed at log10 t = {end:.2f}; M rises to {M.max() / M[0]:.3f} of its first value")

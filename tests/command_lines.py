@@ -32,6 +32,7 @@ MODEL_OPTIONS = {
     "--depth": ("1", "2", "3"), "--loss": ("mse", "cross_entropy"), "--label-smoothing": ("0", "0.5"),
     "--labels": ("labels.txt",), "--temperature": ("0.5", "1"), "--weight-decay": ("0", "0.1,0.1"),
     "--imbalance": ("2x2,2x1", "3x1"),
+    "--width": ("4", "2", "9"), "--reduction": ("mean", "sum"),
 }  # fmt: skip
 METRICS = (
     "kl",
@@ -49,7 +50,11 @@ UNTIL = (
     "norm:1e5", "path:3", "steady:1e-6", "predicted-collapse", "predicted-collapse:0.01", "time:1e-300",
     "norm:1e-300", "path:1e-12", "collapse:0.9", "soon", "time", "time:",
 )  # fmt: skip
-STARTS = ("uniform:0.1:1:0", "uniform:0:1:3", "uniform:0:0:1", "uniform:1e-12:5:2")
+STARTS = (
+    "uniform:0.1:1:0", "uniform:0:1:3", "uniform:0:0:1", "uniform:1e-12:5:2", "log-uniform:1e-6:1:1",
+    "lognormal:2:0", "lognormal:400:1", "small:1e-3:5", "small:1e300:0", "figure1", "figure2",
+)  # fmt: skip
+UNSEEDED = ("uniform:0.1:1", "log-uniform:0.01:2", "lognormal:1", "small:0.5", "figure1", "1,1,1")
 VALUES = (
     "1",
     "0.5",
@@ -115,12 +120,31 @@ class Writer:
             "--rtol": ("1e-6", "1e-8", "1e-4"), "--points": ("2", "20", "300"),
             "--method": ("auto", "tsit5", "dual"), "--out": ("run.nc",), "--estimate": None,
             "--unbalanced": ("0", "1", "0,1,2"), "--log10-times": ("0,3", "-2,1,40", "3,2"),
+            "--times": ("0,1,2", "1e-3,1e5", "2,1"), "--summary": None,
         }  # fmt: skip
-        return ["solve", *model, "--start", self.start(modes), *self.options(table, 0.2)]
+        return ["solve", *model, *self.beginning(modes), *self.options(table, 0.2)]
+
+    def beginning(self, modes: int):
+        """Where a run starts: text, drawn with several seeds, or matrices."""
+        kind = self.rng.random()
+        rare = {
+            "--seed": ("0", "7"), "--scale": ("0.1", "3", "1e300"), "--rotation": ("identity", "3"),
+            "--order": ("ascending", "2"), "--angle": ("0.5", "9"),
+        }  # fmt: skip
+        if kind < 0.7:
+            return ["--start", self.start(modes), *self.options(rare, 0.02)]
+        if kind < 0.85:
+            several = ["--start", self.value(UNSEEDED), "--seeds", self.value(("1", "2", "3"))]
+            return [*several, *self.options(rare, 0.1)]
+        init = ["--init", self.value(("gaussian", "hadamard", "matched"))]
+        own = ["--start", self.start(modes)] if self.often(0.3) else []
+        bounded = [] if self.often(0.3) else ["--until", self.value(("time:5", "norm:3", "path:2"))]
+        return [*init, *own, *bounded, *self.options(rare, 0.2)]
 
     def train(self):
         model, modes = self.model()
         table = {
+            "--rotation": ("identity", "1"), "--order": ("descending", "0"), "--summary": None,
             "--lr": ("0.01", "1", "100", "1e-300"), "--width": ("4", "3", "1", "9"),
             "--init": ("gaussian", "hadamard", "matched"), "--scale": ("0.1", "1e-300", "1e300", "3"),
             "--seed": ("0", "7"), "--momentum": ("0.9", "0"), "--reduction": ("mean", "sum"),
@@ -133,12 +157,14 @@ class Writer:
             "--seeds",
             self.value(("1", "2", "3")),
         ]
-        if self.often(0.1):
-            bounded += ["--start", self.start(modes)]
+        if self.often(0.3):
+            bounded += ["--start", self.value(UNSEEDED) if self.often(0.5) else self.start(modes)]
+            if self.often(0.5):
+                bounded = ["--steps", self.value(("1", "20", "300")), *bounded[4:]]
         return ["train", *model, *bounded, *self.options(table)]
 
     def file(self):
-        command = self.one(("show", "plot", "certify"))
+        command = self.one(("show", "plot", "plot", "certify", "resume"))
         names = (
             "good.nc",
             "batch.nc",
@@ -148,8 +174,20 @@ class Writer:
             "forged.json",
         )
         table = (
-            {"--metric": METRICS} if command == "show" else {"--out": ("p.png", "p.pdf", "p.docx")}
+            {"--metric": METRICS, "--summary": None}
+            if command in ("show", "resume")
+            else {
+                "--out": ("p.png", "p.pdf", "p.docx"),
+                "--x": ("auto", "log_norm", "iteration", "time", "log10_log10_time", "x"),
+                "--spread": ("all", "quantiles", "standard error", "some"),
+                "--metric": METRICS,
+            }
         )
+        if command == "resume":
+            table |= {"--out": ("out.nc", "nowhere/out.nc")}
+        if command == "plot" and self.often(0.4):
+            several = [self.value(names) for _ in range(2)]
+            return [command, *several, *self.options(table, 0.3)]
         if command == "certify":
             table = {"--seconds": ("5", "1e-300"), "--allow-import": None}
         return [command, self.value(names), *self.options(table, 0.3)]
@@ -170,13 +208,25 @@ class Writer:
         if command == "portrait":
             table = {
                 "--norm": ("1", "inf", "1e-3"), "--metric": METRICS, "--fix": ("1:0.2", "9:2"),
-                "--out": ("p.png",),
+                "--out": ("p.png",), "--title": ("mine", "$x$"),
             }  # fmt: skip
             return [command, *model, *self.options(table, 0.3)]
         if command == "certify":
-            own = ["--start", self.start(3)]
+            own = ["--start", self.start(3), *self.options({"--most-bits": ("128", "9")}, 0.2)]
         out = self.options({"--out": ("p.png" if command == "atlas" else "out.json",)}, 0.2)
         return [command, *([] if command == "atlas" else metric), *model, *bounded, *own, *out]
+
+    def numbers(self):
+        """The commands that answer with a few numbers."""
+        model, modes = self.model()
+        command = self.one(("predict-collapse", "fixed-point", "stability-limit"))
+        table = {
+            "predict-collapse": {"--tolerance": ("1e-3", "0.5", "2"), "--units": ("raw", "scaled")},
+            "fixed-point": {"--units": ("raw", "scaled")},
+            "stability-limit": {"--at": ("2", "0.5"), "--momentum": ("0", "0.9")},
+        }[command]
+        own = ["--start", self.start(modes)] if command == "predict-collapse" else []
+        return [command, *model, *own, *self.options(table, 0.4)]
 
     def paper(self):
         if self.often(0.5):
@@ -201,7 +251,8 @@ class Writer:
         return [self.one(NASTY) for _ in range(int(self.rng.integers(0, 3)))]
 
 
-KINDS = ("solve",) * 9 + ("train",) * 5 + ("file",) * 3 + ("lab",) * 4 + ("paper", "nonsense")
+KINDS = ("solve",) * 9 + ("train",) * 5 + ("file",) * 3 + ("lab",) * 4
+KINDS += ("numbers", "numbers", "paper", "nonsense")
 
 
 def line(seed: int, nasty: float = 0.06) -> list[str]:

@@ -97,10 +97,11 @@ def row(path: Path) -> str:
     group = problem["group"]
     name = f"K = {problem['classes']}"
     if set(group) != {2}:
-        name = " × ".join(f"Z_{n}" for n in group)
+        name = r"\times ".join(f"Z_{{{n}}}" for n in group)
+    name = f"${name}$"
     extra = "" if problem["depth"] == 2 else f", depth {problem['depth']}"
     if document["C"] is not None:
-        extra += f", C = ({', '.join(document['C'][0])})"
+        extra += f", $C = ({', '.join(document['C'][0])})$"
     source = {"paper": "paper", "hand": "by hand", "hunt": "hunter"}[path.stem.rsplit("-", 1)[1]]
     link = f"[{path.stem}](certificates/{path.name})"
     return (
@@ -123,7 +124,7 @@ def write_table() -> None:
         FOLDER.glob("*.json"), key=lambda p: (len(json.loads(p.read_text())["a"]), p.name)
     )
     files.sort(key=lambda p: order.index(json.loads(p.read_text())["metric"]))
-    head = "| metric | flow | a (scaled) | dm/dt | from | certificate |"
+    head = "| metric | flow | $a$ (scaled) | $dm/dt$ | from | certificate |"
     table = "\n".join([head, "| --- " * 6 + "|", *map(row, files)])
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")

@@ -1,6 +1,6 @@
 """The public names, each written once: `__init__` imports them from here on first use."""
 
-from . import expressions as expressions
+from . import expressions as expressions, starts as starts
 from .algebra.bases import (
     AbelianGroup as AbelianGroup,
     Sylvester as Sylvester,
@@ -11,11 +11,13 @@ from .algebra.transforms import walsh_hadamard as walsh_hadamard
 from .base.cache import disable_cache as disable_cache, enable_cache as enable_cache
 from .base.errors import InputError as InputError
 from .descent.descend import descend as descend, stability_limit as stability_limit
+from .descent.resuming import resume as resume
 from .flow.estimates import Estimate as Estimate, estimate as estimate
 from .flow.foretelling import (
     CollapsePrediction as CollapsePrediction,
     predict_collapse as predict_collapse,
 )
+from .flow.places import Place as Place
 from .flow.solver import solve as solve
 from .lab.atlas import Atlas as Atlas, atlas as atlas
 from .lab.certify import Certificate as Certificate, certify as certify, recheck as recheck
@@ -48,7 +50,9 @@ from .model.states import (
     spectrum as spectrum,
 )
 from .model.ufm import UFM as UFM
-from .results.trajectory import Trajectory as Trajectory, load as load
+from .results.batch import Batch as Batch, load as load
+from .results.compare import compare as compare
+from .results.trajectory import Trajectory as Trajectory
 from .runs.targets import (
     Collapse as Collapse,
     Norm as Norm,

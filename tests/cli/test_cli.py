@@ -14,7 +14,7 @@ from hadaflow.cli import commands as cli
 SOLVE_KEYS = {
     "classes", "units", "status", "message", "log10_time", "log_norm", "path_length", "a_hat",
     "metrics", "steps", "settings", "version", "multiplicity", "diagnostics", "log10_log10_time",
-    "log_path_length", "notes",
+    "log_path_length", "notes", "model", "view",
 }  # fmt: skip
 
 
@@ -240,7 +240,7 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
             "train --classes 4 --steps 5 --width 2 --init hadamard",
             "rank 2 at most for `width` = 2",
         ),
-        ("train --classes 4 --steps 5 --start 1,1,1", "--init hadamard alone"),
+        ("train --classes 4 --steps 5 --start 1,1,1 --init gaussian", "--init hadamard alone"),
         ("train --classes 4 --steps 5 --init zero", "'--init'"),
         ("show nowhere.nc", "there is no such file"),
         ("plot nowhere.nc", "there is no such file"),

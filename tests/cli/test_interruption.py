@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -304,6 +306,8 @@ def test_a_signal_to_the_whole_group_is_answered_by_the_parent(tmp_path):
 WRITER = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from hadaflow.base.files import write_atomically
 def write(name):
     Path(name).write_text("half")
@@ -619,11 +623,12 @@ def test_metrics_that_take_long_are_left_out_once_somebody_has_asked_to_stop(mon
     def described(long, asked):
         monkeypatch.setattr(answers, "_long_to_measure", lambda run: long)
         monkeypatch.setattr(answers, "asked", lambda: asked)
-        return answers._described(None, lambda run, names: {"names": names}, ["kl"])  # pyright: ignore
+        run: Any = SimpleNamespace(measure=lambda name: 1.0)
+        return answers._described(run, lambda run, values: {"metrics": values}, ["kl"])
 
-    assert described(False, True) == ({"names": ["kl"]}, False)
-    assert described(True, False) == ({"names": ["kl"]}, False)
-    assert described(True, True) == ({"names": []}, True)
+    whole = {"kl": 1.0}, {"metrics": {"kl": 1.0}}, False
+    assert described(False, True) == described(True, False) == whole
+    assert described(True, True) == ({}, {"metrics": None}, True)
 
 
 @pytest.mark.parametrize("firmly", [True, False])

@@ -13,7 +13,8 @@ import scipy.special
 
 import hadaflow as hf
 import references
-from hadaflow.cli.answers import solve_document, strict
+from hadaflow.cli.answers import strict
+from hadaflow.cli.documents import solve_document
 from hadaflow.flow.predictions import collapse_log_norms, joining_log_norms
 from hadaflow.flow.stages import Operator, Weights, solve_stage, wright_omega
 
@@ -290,7 +291,9 @@ def test_beyond_the_largest_double():
     assert run.log10_log10_time[-1] == pytest.approx(expected, abs=1e-3)
     assert run.log_path_length[-1] == pytest.approx(run.log_norm[-1] - np.log(7) / 2, abs=0.2)
     assert 0 <= run.measure("kl")[-1] < 1e-6 and "log10 log10 t" in run.summary()
-    said = json.loads(json.dumps(strict(solve_document(run, ["kl"])), allow_nan=False))
+    said = json.loads(
+        json.dumps(strict(solve_document(run, {"kl": run.measure("kl")})), allow_nan=False)
+    )
     assert said["log10_time"][-1] is None and said["path_length"][-1] is None
     for name in ("log10_log10_time", "log_norm", "log_path_length"):
         assert said[name][-1] == getattr(run, name)[-1]

@@ -70,7 +70,7 @@ def test_gaussian_is_seeded_and_batches():
 def test_matched_spectrum_has_the_singular_values_of_the_random_start(order):
     model = hf.UFM(8, samples=2)
     random = hf.gaussian(model, 0.1, [0, 1])
-    matched = hf.matched_spectrum(model, random, order=order)
+    matched = hf.matched_spectrum(model, random, order=order, units="raw")
     lifted = hf.hadamard(model, matched)
     top = np.linalg.svd(random.Z, compute_uv=False)[:, :7]
     np.testing.assert_allclose(np.linalg.svd(lifted.Z, compute_uv=False)[:, :7], top, rtol=1e-10)
@@ -161,11 +161,17 @@ def test_drawn_spectra_are_those_of_their_seeds():
 
 def test_random_hadamard_starts_have_the_size_of_gaussian_ones():
     model = hf.UFM(8, samples=2)
-    state = hf.random_hadamard(model, 0.1, [0, 1], C=0.3)
+    state = hf.random_hadamard(model, 0.1, [0, 1], C=0.3, units="raw")
     assert state.batch == (2,) and hf.distance_from_hadamard(model, state).max() < 1e-12
     found = hf.project(model, state)
     size = 0.1**2 * model.singular_value_scale
     assert np.all((found.a >= 0.5 * size * 0.999) & (found.a <= 1.5 * size * 1.001))
     np.testing.assert_allclose(found.C, 0.3)
+    assert found.units == "raw" and state.seed == [0, 1]
+    scaled = hf.random_hadamard(model, 0.1, [0, 1], C=0.3, rotation=5)
+    np.testing.assert_allclose(hf.project(model, scaled).C, 0.3, atol=1e-12)
+    np.testing.assert_allclose(
+        hf.project(model, scaled).a * model.singular_value_scale, found.a, rtol=1e-9
+    )
     small = hf.gaussian(model, seed=1)
     assert np.std(small.factors[0]) == pytest.approx(np.exp(-6) / np.sqrt(8), rel=0.3)

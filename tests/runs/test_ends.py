@@ -190,15 +190,15 @@ def test_an_interrupted_second_pass_leaves_the_first(monkeypatch):
     from hadaflow.flow.methods import TSIT5
     from hadaflow.runs.outcomes import Ending
 
-    original, calls = Integration.to_event, []
+    original, calls = Integration.to_end, []
 
-    def interrupted(self, grid):
+    def interrupted(self, end, keep):
         calls.append(self.tolerance)
         if len(calls) == 2:
             return not_begun(self.course.flow, Ending.INTERRUPTED)
-        return original(self, grid)
+        return original(self, end, keep)
 
-    monkeypatch.setattr(Integration, "to_event", interrupted)
+    monkeypatch.setattr(Integration, "to_end", interrupted)
     monkeypatch.setattr(type(TSIT5), "sharpened", lambda self, request, sensitivity: 1e-12)
     run = hf.solve(MODEL, [1.0, 0.5, 0.3], hf.Norm(5.0), progress=None)
     assert len(calls) == 2 and run.status == "interrupted" and len(run) == 200

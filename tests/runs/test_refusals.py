@@ -140,9 +140,15 @@ def test_so_does_the_command_line(arguments, told, monkeypatch, capsys):
         (lambda m, g: hf.measure("log-ratio", m, g), "did you mean log_ratio"),
         (lambda m, g: hf.measure(7, m, g), "must be a name or a function, but is 7"),
         (lambda m, g: hf.fixed_point(m), "must have soft labels or penalties"),
-        (lambda m, g: hf.solve(m, "x" * 10**5), "must hold numbers, but is 'xxx"),
+        (
+            lambda m, g: hf.solve(m, "x" * 10**5),
+            "`start` must be numbers separated by commas, @FILE or one of uniform",
+        ),
         (lambda m, g: hf.solve(m, [1.0] * 3, times=range(10**5, 0, -1)), "strictly increasing"),
-        (lambda m, g: hf.solve(m, [1.0] * 3, "x" * 10**5), "`until` must be Time"),
+        (
+            lambda m, g: hf.solve(m, [1.0] * 3, "x" * 10**5),
+            "`until` must be one of time:NUMBER, collapse",
+        ),
         (lambda m, g: hf.UFM("4" * 10**5), "`classes` must be a whole number"),
         (lambda m, g: hf.UFM(4, group=(2,) * 10**5), "`group` must"),
         (lambda m, g: hf.UFM(4, weight_decay=(1.0,) * 10**5), "`weight_decay` must"),

@@ -20,6 +20,7 @@ from hadaflow.base.errors import InputError, shown
 from hadaflow.base.lazy import jnp
 from hadaflow.base.memory import in_words
 from hadaflow.base.precision import float64
+from hadaflow.base.words import counted, group_name
 
 DENSE_LIMIT = 2**12
 # Up to here one product with the folded matrix is faster than a Fourier transform (one CPU core: 3.0
@@ -52,7 +53,7 @@ class Basis:
 
     @property
     def modes_in_words(self) -> str:
-        return "free modes of " + " × ".join(f"Z_{n}" for n in self.group)
+        return f"free modes of {group_name(self.group)}"
 
     @functools.cached_property
     def multiplicity(self) -> np.ndarray:
@@ -70,11 +71,11 @@ class Basis:
         raise NotImplementedError
 
     def expand(self, a: Any, axis: int = -1) -> Any:
-        """The K − 1 singular values of the free modes, each as often as its multiplicity."""
+        """The $K-1$ singular values of the free modes, each as often as its multiplicity."""
         raise NotImplementedError
 
     def fold(self, values: Any) -> Any:
-        """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
+        """Free modes from $K-1$ values in the order of `expand`: the mean of each pair."""
         raise NotImplementedError
 
     def psi(self, v: Any) -> Any:
@@ -101,7 +102,7 @@ class Basis:
 
     @functools.cached_property
     def vectors(self) -> np.ndarray:
-        """The real orthonormal basis as a dense K×K matrix, trivial mode first; for full views."""
+        r"""The real orthonormal basis, dense, $K\times K$, trivial mode first; for full views."""
         raise NotImplementedError
 
     turns: ClassVar[bool] = False  # has every state angles?
@@ -169,7 +170,7 @@ class Sylvester(Basis):
 
     @property
     def modes(self) -> int:
-        """Number of non-trivial modes, K − 1."""
+        """Number of non-trivial modes, $K-1$."""
         return self.classes - 1
 
     @property
@@ -193,11 +194,11 @@ class Sylvester(Basis):
         return None
 
     def expand(self, a, axis: int = -1):
-        """The K − 1 singular values of the modes: here, the modes themselves."""
+        """The $K-1$ singular values of the modes: here, the modes themselves."""
         return a
 
     def fold(self, values):
-        """Free modes from K − 1 values: here, the values themselves."""
+        """Free modes from $K-1$ values: here, the values themselves."""
         return values
 
     @property
@@ -209,7 +210,7 @@ class Sylvester(Basis):
         r"""$\Psi v$ with $\Psi = 11^\top - X$, $X$ the Hadamard core, by one fast transform.
 
         $\Psi$ is symmetric; it takes singular values to margins and margin weights to modes. Last
-        axis of length K − 1, leading axes batched.
+        axis of length $K-1$, leading axes batched.
         """
         if v.ndim == 0 or v.shape[-1] != self.modes:
             raise InputError(
@@ -240,12 +241,12 @@ class Sylvester(Basis):
 
     @functools.cached_property
     def dense_psi(self) -> np.ndarray:
-        r"""The matrix $\Psi$ itself, (K−1)×(K−1); for tests and small K."""
+        r"""The matrix $\Psi$ itself, $(K-1)\times(K-1)$; for tests and small $K$."""
         return 1.0 - self._phi()[1:, 1:]
 
     @functools.cached_property
     def vectors(self) -> np.ndarray:
-        r"""$U = \Phi/\sqrt K$ as a dense K×K matrix, trivial mode first; for full views."""
+        r"""$U = \Phi/\sqrt K$ as a dense $K\times K$ matrix, trivial mode first; for full views."""
         return self._phi() / np.sqrt(self.classes)
 
     def _phi(self) -> np.ndarray:
@@ -320,11 +321,11 @@ class AbelianGroup(Basis):
         return np.repeat(np.arange(self.modes), self.multiplicity)
 
     def expand(self, a, axis: int = -1):
-        """The K − 1 singular values of the free modes, each as often as its multiplicity."""
+        """The $K-1$ singular values of the free modes, each as often as its multiplicity."""
         return a[self._repeated] if axis == 0 else a[..., self._repeated]
 
     def fold(self, values):
-        """Free modes from K − 1 values in the order of `expand`: the mean of each pair."""
+        """Free modes from $K-1$ values in the order of `expand`: the mean of each pair."""
         return mean_of_pairs(values, self.multiplicity)
 
     @float64
@@ -400,7 +401,7 @@ class AbelianGroup(Basis):
 
     @functools.cached_property
     def vectors(self) -> np.ndarray:
-        r"""The real orthonormal basis as a dense K×K matrix, in the order of `expand`, trivial first."""
+        r"""The real orthonormal basis, dense, $K\times K$, in the order of `expand`, trivial first."""
         _check_dense(self.classes)
         K, firsts = self.classes, self._classes_of_elements[1]
         everything = np.array(np.unravel_index(np.arange(K), self.orders))
@@ -484,15 +485,13 @@ def diagonalizes_softmax(U: Any, draws: int = 100, seed: int = 0) -> float:
 
 
 def _describe(basis: Basis) -> str:
-    name = " × ".join(f"Z_{n}" for n in basis.group)
-    pairs = int(np.sum(basis.multiplicity == 2))
-    text = f"{name}: {basis.classes} classes, {basis.modes} free modes"
+    modes, pairs = basis.modes, int(np.sum(basis.multiplicity == 2))
+    text = f"{group_name(basis.group)}: {basis.classes} classes, {counted(modes, 'free mode')}"
     if not pairs:
-        return text + ", each one singular value"
-    return (
-        f"{text}: {pairs} conjugate pairs of characters (multiplicity 2) and {basis.modes - pairs} "
-        "real ones (multiplicity 1)"
-    )
+        return text + (", one" if modes == 1 else ", each one") + " singular value"
+    paired = f"{counted(pairs, 'conjugate pair')} of characters (multiplicity 2)"
+    real = f" and {counted(modes - pairs, 'real one')} (multiplicity 1)" if modes > pairs else ""
+    return f"{text}: {paired}{real}"
 
 
 def _check_dense(size: int) -> None:

@@ -1,4 +1,4 @@
-"""What the commands print: JSON documents and their readable forms."""
+"""What the commands print: strict JSON, readable text, and one line for what goes wrong."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import typer
 
 from hadaflow.base.errors import InputError, printable, visible
 from hadaflow.base.interruption import asked, exit_code, held_back, let_through
+from hadaflow.base.words import counted
 
 if TYPE_CHECKING:
     from hadaflow.results.trajectory import Trajectory
 
-    Document = Callable[[Trajectory, list[str]], dict[str, Any]]
+    Document = Callable[[Trajectory, dict[str, Any] | None], dict[str, Any]]
 
 _PATIENCE = 3e8  # multiplications of one product of all states, a second or two of decompositions
 
@@ -39,93 +40,19 @@ def strict(value: Any) -> Any:
     return value
 
 
-_ZERO = "a singular value is zero"
-_BEYOND = "it is beyond what a double can hold"
-_WHY_INFINITE = {"kl": _ZERO, "log_ratio": _ZERO, "label_divergence": _ZERO}
-
-
-def _notes(values: dict[str, Any]) -> dict[str, str]:
-    """What is null, and why, for each of the named arrays that has such entries."""
-    import numpy as np
-
-    found = {}
-    for name, array in values.items():
-        points = array.shape[-1] if name != "a_hat" else array.shape[-2]
-        flat = np.moveaxis(np.asarray(array), -1 if name != "a_hat" else -2, 0).reshape(points, -1)
-        infinite, undefined = np.isinf(flat).any(axis=1), np.isnan(flat).any(axis=1)
-        if infinite.any():
-            why = _WHY_INFINITE.get(name, _BEYOND)
-            found[name] = f"infinite (null) at {infinite.sum()} of {points} points, where {why}"
-        elif undefined.any():
-            found[name] = (
-                f"undefined (null) at {undefined.sum()} of {points} points, where the logits have no "
-                "direction or the metric no value"
-            )
-    return found
-
-
-def solve_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
-    metrics = {name: run.measure(name) for name in names}
-    return {
-        "classes": run.model.classes,
-        "units": run.units,
-        "status": run.status,
-        "message": run.message,
-        "log10_time": run.log10_time,
-        "log10_log10_time": run.log10_log10_time,
-        "log_norm": run.log_norm,
-        "path_length": run.path_length,
-        "log_path_length": run.log_path_length,
-        "a_hat": run.a_hat,
-        "metrics": metrics,
-        "notes": _notes({**metrics, "a_hat": run.a_hat}),
-        "steps": run.steps,
-        "settings": run.settings,
-        "diagnostics": run.diagnostics,
-        "version": run.versions["hadaflow"],
-        "multiplicity": run.model.modes_of_view.multiplicity
-        if run.view == "reduced"
-        else [1] * run.a_hat.shape[-1],
-    } | ({"angles": run.angles} if "angles" in run.arrays else {})
-
-
-def train_document(run: Trajectory, names: list[str]) -> dict[str, Any]:
-    import numpy as np
-
-    from hadaflow.results.statistics import statistics_of
-
-    values = {name: np.atleast_2d(run.measure(name)) for name in names}
-    return {
-        "classes": run.model.classes,
-        "units": run.units,
-        "status": run.status,
-        "message": run.message,
-        "iterations": run.iterations,
-        "log10_time": run.log10_time,
-        "metrics": {name: statistics_of(v)._asdict() for name, v in values.items()},
-        "notes": _notes(values),
-        "steps": run.steps,
-        "settings": run.settings,
-        "version": run.versions["hadaflow"],
-    }
-
-
 def finish(
     run: Trajectory, describe: Document, names: list[str], out: Path | None, as_json: bool
 ) -> None:
     """Save a run, say it with the metrics asked for, and exit with what its status means."""
     with held_back(firmly=False):  # what is saved is said
         trouble = try_to(run.save, out)
-        document, short = _described(run, describe, names)
+        values, document, short = _described(run, describe, names)
         if as_json:
             say(json.dumps(strict(document), allow_nan=False))
         elif short:
             say(f"hadaflow trajectory · {run.status}\n  {run.message}")
         else:
-            say(run.summary())
-            for name, values in document["metrics"].items():
-                shown = values["mean"] if isinstance(values, dict) else values
-                say(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}")
+            say("\n".join([run.summary(), *_lines(run, values)]))
         if trouble is not None:
             raise trouble
         if out is not None and not as_json:
@@ -139,19 +66,38 @@ def finish(
         raise typer.Exit(1)
 
 
+def _lines(run: Trajectory, values: dict[str, Any]) -> list[str]:
+    """First and last value of each metric, of a batch their means; the summary has KL already."""
+    from hadaflow.cli.documents import is_batch
+
+    several = is_batch(run)
+    found = []
+    for name, of_runs in values.items():
+        if name != "kl":
+            shown = of_runs.mean(axis=0) if several else of_runs
+            mean = f" (mean of {counted(len(of_runs), 'run')})" if several else ""
+            found.append(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}{mean}")
+    return found
+
+
 def _described(
     run: Trajectory, describe: Document, names: list[str]
-) -> tuple[dict[str, Any], bool]:
-    """The document of a run, and whether an interruption has cut it short."""
+) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """The metrics and the document of a run, and whether an interruption has cut them short."""
+
+    def described() -> tuple[dict[str, Any], dict[str, Any]]:
+        values = {name: run.measure(name) for name in names}
+        return values, describe(run, values)
+
     if not _long_to_measure(run):
-        return describe(run, names), False
+        return *described(), False
     if asked():  # by what has ended the run already
-        return describe(run, []), True
+        return {}, describe(run, None), True
     try:
         with let_through():
-            return describe(run, names), False
+            return *described(), False
     except KeyboardInterrupt:
-        return describe(run, []), True
+        return {}, describe(run, None), True
 
 
 def try_to(write: Callable[[Path], Any], path: Path | None) -> InputError | None:

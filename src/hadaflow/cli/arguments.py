@@ -24,12 +24,6 @@ class Units(StrEnum):
     raw = "raw"
 
 
-class Init(StrEnum):
-    gaussian = "gaussian"
-    hadamard = "hadamard"
-    matched = "matched"
-
-
 Loss = StrEnum("Loss", list(LOSSES))
 _LOSS = Loss(CrossEntropy.name)
 
@@ -40,6 +34,11 @@ class Reduction(StrEnum):
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+SummaryFlag = Annotated[
+    bool,
+    typer.Option("--summary", help="With --json: ends and statistics instead of arrays."),
+]
+UnitsOption = Annotated[Units, typer.Option(help="Units of everything given and printed.")]
 Classes = Annotated[int, typer.Option(help="Number of classes K.")]
 Samples = Annotated[int, typer.Option(help="Samples per class n.")]
 Smoothing = Annotated[float, typer.Option(help="Share of a label spread over all classes.")]
@@ -71,7 +70,7 @@ Unbalanced = Annotated[
     str | None,
     typer.Option(
         help="Differences C of the squared layer singular values: one number, or one for each value "
-        "of --start; beyond depth 2 one row for all layers, or rows for the layers 2, 3, … separated "
+        "of the start; beyond depth 2 one row for all layers, or rows for the layers 2, 3, … separated "
         "by semicolons."
     ),
 ]
@@ -109,45 +108,46 @@ def _model_options(
     )  # fmt: skip
 
 
-_OF_MATRICES = ("width", "reduction")  # of which singular values alone know nothing
-
-
-def with_model(
-    command: Callable[..., None], optional: bool = False, matrices: bool = False
-) -> Callable[..., None]:
+def with_model(command: Callable[..., None], optional: bool = False) -> Callable[..., None]:
     """`command` with the model's options in place of its argument `model`.
 
-    Optional: without --classes the model is None, and no other of its options may be given. Those of
-    the `matrices` only where they are asked for.
+    Optional: without --classes the model is None, and no other of its options may be given.
     """
-    shared = [
-        p
-        for p in inspect.signature(_model_options).parameters.values()
-        if matrices or p.name not in _OF_MATRICES
-    ]
+    shared = list(inspect.signature(_model_options).parameters.values())
     if optional:
         shared[0] = shared[0].replace(default=None, annotation=_or_none(shared[0].annotation))
-    shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared]
+
+    def make(**options: Any) -> Any:
+        if options["classes"] is not None:
+            return _model_options(**options)
+        changed = [p.name for p in shared[1:] if options[p.name] != p.default]
+        if changed:
+            raise InputError(
+                f"Argument `{changed[0]}` describes a model and needs `classes` given, too."
+            )
+        return None
+
+    return with_options(command, "model", shared, make)
+
+
+def with_options(
+    command: Callable[..., None], name: str, options: list[inspect.Parameter],
+    make: Callable[..., Any],
+) -> Callable[..., None]:  # fmt: skip
+    """`command` with `options` in place of its argument `name`, which `make` makes of them."""
+    shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in options]
     own = [
         p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, p in inspect.signature(command).parameters.items()
-        if name != "model"
+        for p in inspect.signature(command).parameters.values()
+        if p.name != name
     ]
 
     def wrapper(**given: Any) -> None:
-        options = {p.name: given.pop(p.name) for p in shared}
-        if options["classes"] is None:
-            changed = [p.name for p in shared[1:] if options[p.name] != p.default]
-            if changed:
-                raise InputError(
-                    f"Argument `{changed[0]}` describes a model and needs `classes` given, too."
-                )
-            command(model=None, **given)
-        else:
-            command(model=_model_options(**options), **given)
+        made = make(**{p.name: given.pop(p.name) for p in shared})
+        command(**{name: made}, **given)
 
     # Those without a default first, as a signature must have them.
-    merged = sorted([*own, *shared], key=lambda p: p.default is not inspect.Parameter.empty)
+    merged = sorted([*shared, *own], key=lambda p: p.default is not inspect.Parameter.empty)
     wrapper.__signature__ = inspect.Signature(merged)  # pyright: ignore[reportFunctionMemberAccess]
     wrapper.__annotations__ = {p.name: p.annotation for p in merged}
     wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
@@ -234,65 +234,6 @@ def parse_numbers(name: str, text: str) -> list[float]:
         ) from None
 
 
-def parse_start(
-    text: str, model: Any, unbalanced: str | None, units: str
-) -> tuple[Any, int | None]:
-    """The start, and the seed its singular values were drawn with; complex numbers are phases."""
-    from hadaflow.model.starts import uniform_spectrum
-    from hadaflow.model.states import circulant, spectrum
-
-    C = parse_unbalanced(unbalanced)
-    numbers = _read("start", Path(text[1:]), model.modes) if text.startswith("@") else text
-    if "j" in numbers:
-        try:
-            values = [complex(part) for part in numbers.replace(",", " ").split()]
-        except ValueError:
-            raise InputError(
-                "Argument `start` must be numbers separated by commas, complex ones such as "
-                f"1+0.5j, but is {shown(numbers)}."
-            ) from None
-        return circulant(values, C, units), None
-    if not numbers.startswith("uniform:"):
-        return spectrum(parse_numbers("start", numbers), C, units), None
-    try:
-        low, high, seed = numbers.removeprefix("uniform:").split(":")
-        bounds, drawn = (float(low), float(high)), int(seed)
-        if not (0 <= bounds[0] <= bounds[1] < math.inf and drawn >= 0):
-            raise ValueError
-    except ValueError:
-        raise InputError(
-            "Argument `start` must be uniform:LOW:HIGH:SEED with 0 ≤ LOW ≤ HIGH and a whole SEED, "
-            f"but is {shown(numbers)}."
-        ) from None
-    return uniform_spectrum(model, *bounds, drawn, C, units), drawn
-
-
-def train_start(
-    model: Any, init: Init, scale: float, start: str | None, unbalanced: str | None,
-    seeds: list[int], units: str,
-) -> Any:  # fmt: skip
-    """The batch of full starts of `train`, one for each seed."""
-    import numpy as np
-
-    from hadaflow.model.starts import gaussian, hadamard, matched_spectrum, random_hadamard
-    from hadaflow.model.states import RAW, Parameters
-
-    if init is Init.gaussian:
-        return gaussian(model, scale, seeds)
-    if init is Init.matched:
-        return hadamard(model, matched_spectrum(model, gaussian(model, scale, seeds)))
-    if start is not None:
-        given, _ = parse_start(start, model, unbalanced, units)
-        one = hadamard(model, given)
-        return Parameters(tuple(np.tile(f, (len(seeds), 1, 1)) for f in one.factors))
-    C = parse_unbalanced(unbalanced)
-    if (
-        C is not None and units != RAW
-    ):  # in the units of the run, the sizes in those of the matrices
-        C = np.array(C, dtype=float) * model.difference_scale
-    return random_hadamard(model, scale, seeds, C)
-
-
 def exact_numbers(name: str, text: str) -> list[str]:
     """Decimals or fractions as written, for what is to be exact."""
     from fractions import Fraction
@@ -316,10 +257,11 @@ def exact_numbers(name: str, text: str) -> list[str]:
 
 
 def exact_start(text: str, model: Any) -> list[str]:
-    """Singular values as written; those that are drawn, as their floats print."""
-    if text.startswith("uniform:"):
-        values, _ = parse_start(text, model, None, "scaled")
-        return [repr(float(v)) for v in values.a]
+    """Singular values as written; those of a named start, as their floats print."""
+    from hadaflow.model.named_starts import is_named, parse
+
+    if is_named(text):
+        return [repr(float(v)) for v in parse(model, text).a]
     if text.startswith("@"):
         text = _read("start", Path(text[1:]), model.modes, _EXACT_DIGITS)
     return exact_numbers("start", text)

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import typer
 
 from hadaflow.base.cache import cache_of_commands
-from hadaflow.base.checks import check_whole_number
 from hadaflow.base.errors import InputError, no_device, printable, shown
 from hadaflow.base.interruption import asked, exit_code, listening, stop_listening
 from hadaflow.cli.answers import (
@@ -28,26 +27,24 @@ from hadaflow.cli.answers import (
     finish,
     replace_closed_streams,
     say,
-    solve_document,
     strict,
-    train_document,
     try_to,
 )
 from hadaflow.cli.arguments import (
-    Init,
     JsonFlag,
     Metrics,
     Reduction,
-    Unbalanced,
+    SummaryFlag,
     Units,
+    UnitsOption,
     check_output,
     parse_numbers,
-    parse_start,
-    train_start,
     with_model,
-)  # fmt: skip
+)
 from hadaflow.cli.cache_commands import register as register_cache
 from hadaflow.cli.lab_commands import register
+from hadaflow.cli.number_commands import register_numbers
+from hadaflow.cli.starting import with_start
 
 app = typer.Typer(
     name="hadaflow",
@@ -83,29 +80,22 @@ def _main(
 
 @app.command("solve")
 @with_model
+@with_start
 def solve_command(
     model: Any,
-    start: Annotated[
-        str,
-        typer.Option(
-            help="Singular values: numbers separated by commas (complex ones start a mode with a "
-            "phase), @FILE, or uniform:LOW:HIGH:SEED."
-        ),
-    ],
+    begin: Any,
     until: Annotated[
         str | None,
         typer.Option(
-            help="time:T, log10time:X, collapse:TOL, predicted-collapse[:TOL], norm:X, path:X or "
-            "steady:TOL [default: collapse:1e-6, or steady:1e-8 where the flow settles]"
+            help="time:T, log10time:X, collapse[:TOL], predicted-collapse[:TOL], norm:X, path:X or "
+            "steady[:TOL] [default: collapse:1e-6, or steady:1e-8 where the flow settles]"
         ),
     ] = None,
+    times: Annotated[str | None, typer.Option(help="Keep the states at these times.")] = None,
     log10_times: Annotated[
         str | None, typer.Option(help="Keep the states at these times, given by their log10.")
     ] = None,
-    unbalanced: Unbalanced = None,
-    units: Annotated[Units, typer.Option(help="Units of everything given and printed.")] = (
-        Units.scaled
-    ),
+    units: UnitsOption = Units.scaled,
     metric: Metrics = None,
     rtol: Annotated[float, typer.Option(help="Global relative error.")] = 1e-8,
     points: Annotated[
@@ -119,20 +109,22 @@ def solve_command(
     only_estimate: Annotated[
         bool, typer.Option("--estimate", help="Say method, memory and time, and stop.")
     ] = False,
+    summary: SummaryFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Follow one trajectory of the reduced gradient flow."""
+    """Follow the gradient flow: of singular values (--start), many at once, or of matrices (--init)."""
+    from hadaflow.cli.documents import solve_document, summary_document
     from hadaflow.flow.estimates import estimate
     from hadaflow.flow.solver import solve
     from hadaflow.metrics.measures import check_metric
-    from hadaflow.runs.targets import parse_target
 
     for name in metric or []:
-        check_metric(name, "reduced", model)
-    values, seed = parse_start(start, model, unbalanced, units.value)
+        check_metric(name, begin.view, model)
+    state = begin.of_solve(model, units.value)
     check_output(out)
     asked: dict[str, Any] = {
-        "until": None if until is None else parse_target(until),
+        "until": until,
+        "times": None if times is None else parse_numbers("times", times),
         "log10_times": None if log10_times is None else parse_numbers("log10-times", log10_times),
         "units": units.value,
         "points": points,
@@ -140,107 +132,145 @@ def solve_command(
         "method": method,
     }
     if only_estimate:
-        found = estimate(model, values, **asked)
+        found = estimate(model, state, **asked)
         say(json.dumps(strict(dataclasses.asdict(found))) if as_json else str(found))
         return
-    run = solve(model, values, **asked, progress=None if as_json else "auto")
-    run.settings.update(start=start, seed=seed)
-    finish(run, solve_document, metric or [], out, as_json)
+    run = solve(model, state, **asked, progress=None if as_json else "auto")
+    run.settings.update(begin.said(model, state))
+    finish(run, summary_document if summary else solve_document, metric or [], out, as_json)
 
 
+@app.command("train")
+@with_model
+@with_start
 def train_command(
     model: Any,
+    begin: Any,
     steps: Annotated[int, typer.Option(help="Iterations of gradient descent.")],
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
-    init: Annotated[Init, typer.Option(help="Kind of start.")] = Init.gaussian,
-    scale: Annotated[
-        float | None,
-        typer.Option(help="Standard deviation of an entry of W and H [default: e^-6/√classes]."),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(help="Singular values of a Hadamard start, as in solve, for every seed."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of runs, with seeds seed, seed + 1, …")] = 10,
-    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     momentum: Annotated[float, typer.Option(help="Heavy-ball momentum.")] = 0.0,
-    unbalanced: Unbalanced = None,
     points: Annotated[int, typer.Option(help="About how many iterations to keep.")] = 100,
-    units: Annotated[Units, typer.Option(help="Units of --start and of saved values.")] = (
-        Units.scaled
-    ),
+    units: UnitsOption = Units.scaled,
     metric: Metrics = None,
     out: Annotated[Path | None, typer.Option(help="Write the trajectories to this file.")] = None,
+    summary: SummaryFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Gradient descent on the parameter matrices, many seeds at once."""
+    """Gradient descent: on matrices (--init), many seeds at once, or on singular values (--start)."""
+    from hadaflow.cli.documents import summary_document, train_document
     from hadaflow.descent.descend import descend
     from hadaflow.metrics.measures import applies, check_metric
-    from hadaflow.model.starts import default_scale
 
-    names = metric or [name for name in _TRAIN_METRICS if applies(name, "full", model)]
+    begin = begin.for_train()
+    names = metric or [name for name in _TRAIN_METRICS if applies(name, begin.view, model)]
     for name in names:
-        check_metric(name, "full", model)
-    check_whole_number("seeds", seeds, most=10**6)
-    check_whole_number("seed", seed, least=0)
-    if start is not None and init is not Init.hadamard:
-        raise InputError("Argument `start` goes with --init hadamard alone.")
-    if unbalanced is not None and init is not Init.hadamard:
-        raise InputError("Argument `unbalanced` goes with --init hadamard alone.")
+        check_metric(name, begin.view, model)
     check_output(out)
-    chosen = default_scale(model) if scale is None else scale
-    drawn = list(range(seed, seed + seeds))
-    state = train_start(model, init, chosen, start, unbalanced, drawn, units.value)
+    state = begin.of_train(model, units.value)
     run = descend(
         model, state, steps, lr, momentum=momentum, points=points, units=units.value,
         progress=None if as_json else "auto",
     )  # fmt: skip
-    run.settings.update(init=init.value, scale=chosen, seed=seed, seeds=seeds, start=start)
-    finish(run, train_document, names, out, as_json)
-
-
-app.command("train")(with_model(train_command, matrices=True))
+    run.settings.update(begin.said(model, state))
+    finish(run, summary_document if summary else train_document, names, out, as_json)
 
 
 @app.command("show")
 def show_command(
     file: Annotated[Path, typer.Argument(help="A trajectory file.")],
     metric: Metrics = None,
+    summary: SummaryFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Describe a saved trajectory."""
+    from hadaflow.cli.documents import document_of
     from hadaflow.metrics.measures import check_metric
-    from hadaflow.results.trajectory import load
+    from hadaflow.results.batch import load
 
     run = load(file)
     for name in metric or []:
         check_metric(name, run.view, run.model)
-    document = train_document if run.iterations is not None else solve_document
-    finish(run, document, metric or [], None, as_json)
+    finish(run, document_of(run, summary), metric or [], None, as_json)
 
 
 @app.command("plot")
 def plot_command(
-    file: Annotated[Path, typer.Argument(help="A trajectory file.")],
+    files: Annotated[list[Path], typer.Argument(help="A trajectory file, or several to compare.")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="What to draw: a, a_hat or a metric; may be repeated [default: a, a_hat, "
+                     "kl and l2; of several files kl and l2]."),
+    ] = None,
+    x: Annotated[
+        str,
+        typer.Option(help="The axis: log10_time, log_norm, log10_log10_time, time, path_length, "
+                     "log10_iteration, iteration, or auto, on which the whole story shows."),
+    ] = "auto",
+    spread: Annotated[
+        str,
+        typer.Option(help="The runs of a batch: quantiles, 'standard error' or all [default: by "
+                     "whether they have their own times]."),
+    ] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="Picture to write [default: FILE with .png].")
+        Path | None, typer.Option(help="Picture to write [default: the first FILE with .png].")
     ] = None,
     as_json: JsonFlag = False,
-) -> None:
-    """Draw a saved trajectory."""
+) -> None:  # fmt: skip
+    """Draw a saved trajectory, or compare several in one picture."""
+    from hadaflow.results.batch import load
+    from hadaflow.results.compare import compare
     from hadaflow.results.plotting import check_picture
-    from hadaflow.results.trajectory import load
+    from hadaflow.results.trajectory import PANELS
 
-    if not file.name:
-        raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
-    target = file.with_suffix(".png") if out is None else out
-    if target.resolve() == file.resolve():
+    for file in files:
+        if not file.name:
+            raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
+    target = files[0].with_suffix(".png") if out is None else out
+    if target.resolve() in [file.resolve() for file in files]:
         raise InputError(
-            f"The picture would overwrite {shown(str(file))}: give another name with --out."
+            f"The picture would overwrite {shown(str(target))}: give another name with --out."
         )
     check_picture(target)
-    load(file).plot(target)
-    say(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
+    if len(files) == 1:
+        load(files[0]).plot(target, metrics=metric or PANELS, x=x, spread=spread)
+    else:
+        runs = {name: load(file) for name, file in zip(_names(files), files, strict=True)}
+        compare(runs, metric or ("kl", "l2"), x=x, spread=spread, path=target)
+    say(json.dumps(strict({"picture": str(target)})) if as_json else f"wrote {target}")
+
+
+def _names(files: list[Path]) -> list[str]:
+    """What files are called in a legend: without folders, unless two would be called alike."""
+    short = [file.stem for file in files]
+    names = short if len(set(short)) == len(short) else [str(file) for file in files]
+    if len(set(names)) < len(names):
+        raise InputError("Argument `files` must name each file once.")
+    return [printable(name, 40) for name in names]
+
+
+@app.command("resume")
+def resume_command(
+    file: Annotated[Path, typer.Argument(help="A trajectory file of an interrupted run.")],
+    metric: Metrics = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the whole run [default: the same file].")
+    ] = None,
+    as_json: JsonFlag = False,
+    summary: SummaryFlag = False,
+) -> None:
+    """Go on with a run that was interrupted, from where it was."""
+    from hadaflow.cli.documents import document_of
+    from hadaflow.descent.resuming import resume
+    from hadaflow.metrics.measures import check_metric
+    from hadaflow.results.batch import load
+
+    before = load(file)
+    for name in metric or []:
+        check_metric(name, before.view, before.model)
+    check_output(out or file)
+    run = resume(before, progress=None if as_json else "auto")
+    written = out or (None if run is before else file)
+    finish(run, document_of(run, summary), metric or [], written, as_json)
 
 
 @app.command("reproduce")
@@ -339,6 +369,7 @@ def verify_command(
         raise typer.Exit(1)
 
 
+register_numbers(app)
 register(app)
 register_cache(app)
 

@@ -101,13 +101,16 @@ def certify_command(
         str | None,
         typer.Option(
             help="The state to certify the metric at: decimals or fractions separated by commas, "
-            "taken as written, or @FILE [default: one that a hunt finds]."
+            "taken as written, @FILE, or a named start as in solve [default: one that a hunt finds]."
         ),
     ] = None,
     unbalanced: Unbalanced = None,
     starts: Starts = 2048,
     seconds: Seconds = 60.0,
     seed: Seed = 0,
+    most_bits: Annotated[
+        int | None, typer.Option(help="Bits of a proof with --start at most [default: 16384].")
+    ] = None,
     allow_import: Annotated[
         bool,
         typer.Option(
@@ -121,7 +124,8 @@ def certify_command(
 ) -> None:
     """Check certificates from scratch, or with --classes and --start prove the sign of a rate."""
     if model is None:
-        for name, value in (("start", start), ("unbalanced", unbalanced), ("out", out)):
+        given = {"start": start, "unbalanced": unbalanced, "most_bits": most_bits, "out": out}
+        for name, value in given.items():
             if value is not None:
                 raise InputError(
                     f"Argument `{name}` goes with a metric and --classes, not with files to check."
@@ -132,15 +136,19 @@ def certify_command(
         raise InputError(f"Give one metric with --classes, but not {len(target)}: {shown(target)}.")
     check_output(out)
     if start is None:
+        if most_bits is not None:
+            raise InputError("Argument `most_bits` goes with --start.")
         hunt_command(
             target[0], model, unbalanced, None, starts, seconds, seed, out=out, as_json=as_json
         )
         return
     from hadaflow.lab.certify import certify
+    from hadaflow.lab.exact.balls import LAST_BITS
 
     proof = certify(
-        target[0], exact_start(start, model), model, C=exact_unbalanced(unbalanced), seconds=seconds
-    )
+        target[0], exact_start(start, model), model, C=exact_unbalanced(unbalanced),
+        most_bits=LAST_BITS if most_bits is None else most_bits, seconds=seconds,
+    )  # fmt: skip
     if out is not None:
         proof.save(out)
     _tell(proof, as_json, out)
@@ -151,6 +159,7 @@ def certify_command(
 
 def _check_files(files: list[str], allow_import: bool, seconds: float, as_json: bool) -> None:
     from hadaflow.lab.certify import recheck
+    from hadaflow.lab.exact.exact_problems import model_document
 
     verdicts = {file: recheck(file, allow_import=allow_import, seconds=seconds) for file in files}
     records = [
@@ -158,6 +167,7 @@ def _check_files(files: list[str], allow_import: bool, seconds: float, as_json: 
             "file": file,
             "holds": verdict.holds,
             "reason": verdict.reason,
+            "model": model_document(verdict.certificate.setting),
             "enclosure": verdict.certificate.enclosure,
             "bits": verdict.certificate.bits,
         }
@@ -276,6 +286,9 @@ def portrait_command(
         list[str] | None,
         typer.Option(help="MODE:SHARE, a mode's fixed share of the norm; all but three modes."),
     ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Title of the picture [default: the model in words].")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Picture to write [default: portrait-CLASSES.png].")
     ] = None,
@@ -298,5 +311,6 @@ def portrait_command(
         ) from None
     function: Any = load_metric(metric) if metric is not None and ":" in metric else metric
     target = Path(f"portrait-{_label(model)}.png") if out is None else out
-    portrait(model, norm=size, metric=function, fixed=fixed or None, path=target)
-    say(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
+    portrait(model, norm=size, metric=function, fixed=fixed or None, path=target, title=title)
+    document = {"picture": str(target), "model": model.to_document()}
+    say(json.dumps(strict(document)) if as_json else f"wrote {target}")

@@ -20,7 +20,7 @@ from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision, float64
 from hadaflow.base.progress import Pace, Progress, Report, check_progress
 from hadaflow.model.closed_forms import fixed_point
-from hadaflow.model.fitting import check_parameters, fitted, result_units, with_phases
+from hadaflow.model.fitting import as_spectrum, check_parameters, fitted, result_units, with_phases
 from hadaflow.model.layers import differences, layer_axes, layer_values, others
 from hadaflow.model.starts import compress
 from hadaflow.model.states import RAW, Parameters, Spectrum
@@ -30,7 +30,9 @@ from hadaflow.model.views.circulant import CirculantView, times
 from hadaflow.model.views.full import FullView
 from hadaflow.model.views.pytrees import Traced
 from hadaflow.model.views.reduced import ReducedView, SymmetricView
+from hadaflow.results.batch import made_of
 from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.many import for_each_model
 from hadaflow.runs.recording import add_angles
 
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
@@ -38,6 +40,7 @@ from hadaflow.runs.recording import add_angles
 _UNROLLED_TERMS = 64
 
 
+@for_each_model
 def descend(
     model: UFM,
     start: Any,
@@ -49,14 +52,16 @@ def descend(
     units: str | None = None,
     progress: str | Report | None = "auto",
 ) -> Trajectory:
-    """Gradient descent from `start`, states kept at about `points` geometric iterations.
+    r"""Gradient descent from `start`, states kept at about `points` geometric iterations.
 
     Args:
-        model: The problem.
-        start: `Parameters` for descent on the matrices, a spectrum or a list of singular values for
-            its exact reduced map. A batch of starts runs side by side in one compiled loop.
+        model: The problem; or a list of problems, or names with problems, for as many results.
+        start: `Parameters` for descent on the matrices, a spectrum, a list of singular values or the
+            spelling of a start for its exact reduced map. A batch of starts runs side by side in one
+            compiled loop.
         steps: Number of iterations.
-        learning_rate: Step size η of the matrices (raw), so that time is η times the iteration.
+        learning_rate: Step size $\eta$ of the matrices (raw), so that time is $\eta$ times the
+            iteration.
         momentum: Heavy-ball momentum, from 0 (plain descent) to below 1.
         points: About how many iterations to keep, besides the start.
         units: "scaled" or "raw", of a spectrum without its own, and of everything returned.
@@ -72,8 +77,11 @@ def descend(
     learning_rate, momentum = _check_numbers(learning_rate, momentum)
     check_progress(progress)
     kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
+    spelled = {"start": start} if isinstance(start, str) else {}
+    if not isinstance(start, Parameters):
+        start = as_spectrum(model, start)
     units = result_units(start, units)
-    settings = {
+    settings = spelled | {
         "steps": steps,
         "learning_rate": learning_rate,
         "momentum": momentum,
@@ -105,7 +113,7 @@ def descend(
     if units != RAW:
         log10_time = log10_time + math.log10(model.time_scale)
     status, message = _ending(int(iterations[-1]), interrupted, usable == done + 1)
-    return Trajectory(
+    return made_of(
         model=model,
         view="full" if isinstance(start, Parameters) else "reduced",
         arrays=arrays,
@@ -126,10 +134,11 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
     Args:
         model: The model.
         momentum: Heavy ball stretches the limit at a fixed point by 1 + momentum.
-        at: Hard labels: where on the way, by the mean singular value μ (scaled) of a collapsed state.
+        at: Hard labels: where on the way, by the mean singular value $\mu$ (scaled) of a collapsed
+            state.
 
     Soft labels and penalties: at the fixed point, where a step multiplies a perturbation of the layers
-    by $1 - \eta\,\nabla^2$. For smoothing $s$ (or $\bar\lambda$) and n = 1 at depth 2 the limit is
+    by $1 - \eta\,\nabla^2$. For smoothing $s$ (or $\bar\lambda$) and $n = 1$ at depth 2 the limit is
     $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
 
     Hard labels: the ratios of a collapsed state are multiplied by $1 - NH(\mu - p)/(1 + H)$,

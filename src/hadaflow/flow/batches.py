@@ -21,6 +21,7 @@ from hadaflow.flow.methods import DUAL, TSIT5
 from hadaflow.flow.methods.dual import EXPLICIT_CLASSES, LONG_WAY, PATIENCE, knows, log_norm_ahead
 from hadaflow.model.clock import log10_from_u
 from hadaflow.model.states import Spectrum, check_batch
+from hadaflow.results.batch import Batch, said_of
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.outcomes import Ending
 from hadaflow.runs.recording import add_angles, record_start, status_of
@@ -109,7 +110,7 @@ def _fit_lanes(request: Request, start: Spectrum) -> np.ndarray:
 
 def _fleet(request: Request, start: Spectrum) -> tuple[SpectrumFlow, Fleet]:
     """The runs from all these starts, side by side."""
-    model, goals, event = request.model, request.goals, request.event
+    model, event = request.model, request.event
     foreseen = knows(model, start)
     limit = PATIENCE if foreseen and not request.forced else NORM_LIMIT
     most = math.inf if foreseen else _MOST_STEPS
@@ -121,7 +122,7 @@ def _fleet(request: Request, start: Spectrum) -> tuple[SpectrumFlow, Fleet]:
         norms = model.nontrivial(flow.values(lanes.y).a.T).sum(axis=-1)
         return (norms > limit) | (lanes.accepted + lanes.rejected > most)
 
-    end = np.inf if goals is None else float(goals[-1])
+    end = np.inf if request.end is None else request.end
     tolerance = TSIT5.local_tolerance(request)
     return flow, Fleet(course, len(start.a), TSIT5, tolerance, end, lost)
 
@@ -195,15 +196,15 @@ class _Part:
     clocks: dict[str, np.ndarray]
     statuses: list[str]
     messages: list[str]
-    steps: int
+    steps: np.ndarray
     method: str
 
     @classmethod
     def of(cls, i: int, run: Trajectory) -> "_Part":
         return cls(
             np.array([i]), {n: v[None] for n, v in run.arrays.items()},
-            {n: getattr(run, n)[None] for n in _CLOCKS}, [run.status], [run.message], run.steps,
-            run.diagnostics["method"],
+            {n: getattr(run, n)[None] for n in _CLOCKS}, [run.status], [run.message],
+            np.array([run.steps]), run.diagnostics["method"],
         )  # fmt: skip
 
     @classmethod
@@ -239,7 +240,7 @@ class _Part:
         done = status_of(request, ending, "its end")[0]
         return cls(
             index[kept], arrays, clocks, [done if fine else "interrupted" for fine in ok],
-            [""] * len(kept), int(ends.steps[kept].sum()), TSIT5.name,
+            [""] * len(kept), ends.steps[kept], TSIT5.name,
         )  # fmt: skip
 
 
@@ -251,6 +252,7 @@ def _together(request: Request, parts: list[_Part], count: int, said: dict[str, 
     arrays = {n: np.zeros((count, length, *shape)) for n, shape in shapes.items()}
     clocks: dict[str, Any] = {n: np.zeros((count, length)) for n in _CLOCKS}
     statuses, messages, methods = [""] * count, [""] * count, Counter()
+    steps = np.zeros(count, dtype=int)
     for part in parts:
         for n, values in part.arrays.items():
             arrays[n][part.index] = _lengthened(values, length)
@@ -259,22 +261,24 @@ def _together(request: Request, parts: list[_Part], count: int, said: dict[str, 
         for i, status, message in zip(part.index, part.statuses, part.messages, strict=True):
             statuses[i], messages[i] = status, message
         methods[part.method] += len(part.index)
-    kinds = Counter(statuses).most_common()
-    return Trajectory(
+        steps[part.index] = part.steps
+    status, message = said_of(statuses)
+    return Batch(
         model=request.model,
         view="reduced",
         arrays=arrays,
         **clocks,
-        status=kinds[0][0] if len(kinds) == 1 else "mixed",
-        message=f"{count} runs: " + ", ".join(f"{n} {status}" for status, n in kinds) + ".",
+        status=status,
+        message=message,
         units=request.units,
-        steps=sum(part.steps for part in parts),
+        steps=int(steps.sum()),
         settings=request.settings,
         diagnostics={
             "method": next(iter(methods)) if len(methods) == 1 else "mixed",
             "methods": dict(methods),
             "statuses": statuses,
             "messages": messages,
+            "steps": steps.tolist(),
         }
         | said,
     )

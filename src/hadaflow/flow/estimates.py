@@ -24,9 +24,7 @@ class Estimate:
     reason: str
     memory_bytes: float
     seconds: float
-    compile_seconds: (
-        float  # before them; 0 where the code is at hand, from this process or the cache
-    )
+    compile_seconds: float  # before them; 0 where that is done, here or in the cache
 
     def __str__(self) -> str:
         first = "compiled already"
@@ -43,7 +41,7 @@ class Estimate:
 def estimate(
     model: Any,
     start: Any,
-    until: Target | None = None,
+    until: Target | str | None = None,
     *,
     times: Any = None,
     log10_times: Any = None,

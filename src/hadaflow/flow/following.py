@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
 from hadaflow.runs.recording import Clocks, record, spectra, status_of
 from hadaflow.runs.requests import Request
+from hadaflow.runs.spacing import Profile
 from hadaflow.runs.targets import Steady, deviation
 from hadaflow.saddles.low_rank import low_rank_limit
 
@@ -38,6 +40,8 @@ _REST_TOLERANCE = 1e-10  # largest relative speed per unit of time
 # times the collapse norm up to which an end is promised, seconds of work; for full states, whose steps
 # cost more, as much.
 NORM_LIMIT, _FULL_NORM_LIMIT = 1e6, 1e5
+# States on the way that are asked how they change; fewer of large matrices.
+_LOOKED_AT, _FEWEST_LOOKED_AT, _PRODUCTS = 8192, 64, 2**28
 
 
 class Way:
@@ -57,6 +61,22 @@ class Way:
     def never(self, y: Any) -> str:
         """Why the direction will never be uniform, where that is proven; else nothing."""
         raise NotImplementedError
+
+    def profile(self, ys: Any) -> Profile:
+        """What changes from state to state."""
+        raise NotImplementedError
+
+    def kept(self, us: np.ndarray, ys: Any) -> np.ndarray:
+        """The u at which states are kept, by those on the way."""
+        some = np.unique(np.linspace(0, len(us) - 1, self.looked_at).astype(int))
+        return self.request.kept(
+            us[some], lambda: self.profile(jax.tree.map(lambda y: y[some], ys))
+        )
+
+    @property
+    def looked_at(self) -> int:
+        """How many states on the way are asked how they change."""
+        return _LOOKED_AT
 
     def arrays(self, ys: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """What a trajectory holds of the states, the start first; and their path lengths."""
@@ -84,6 +104,11 @@ class ReducedWay(Way):
     def never(self, y: Any) -> str:
         a, C, angles = self.flow.values(y)
         return low_rank_limit(self.request.model, a, self.start.C if C is None else C, angles)
+
+    def profile(self, ys: Any) -> Profile:
+        model, a = self.request.model, self.flow.values(ys.T).a.T
+        with np.errstate(divide="ignore"):
+            return Profile.of_logs(np.log(model.nontrivial(a)))
 
     def arrays(self, ys: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         found = self.flow.values(ys.T)
@@ -146,6 +171,20 @@ class FullWay(Way):
             return ""
         scaled = fitted(model, project(model, state))
         return low_rank_limit(model, scaled.a, scaled.C)
+
+    @property
+    def looked_at(self) -> int:
+        model = self._narrow[0]
+        products = model.classes * model.total_samples * model.feature_width * model.depth
+        return int(np.clip(_PRODUCTS // products, _FEWEST_LOOKED_AT, _LOOKED_AT))
+
+    def profile(self, ys: Any) -> Profile:
+        """Of the logits, whose singular vectors move, too."""
+        factors, _ = ys
+        Z = functools.reduce(np.matmul, factors).reshape(len(factors[0]), -1)
+        size = np.linalg.norm(Z, axis=1)
+        size = np.where(size > 0, size, 1.0)
+        return Profile(Z / size[:, None], np.log(size))
 
     def arrays(self, ys: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         factors, path = ys
@@ -217,14 +256,14 @@ def _march(way: Way) -> Outcome:
     there, since the noise of rounding, which log time magnifies, would only cost steps.
     """
     request, flow = way.request, way.flow
-    goals, event = request.goals, request.event
-    if goals is not None and len(goals) == 0:  # only time 0 was asked for
+    goals, event, end = request.goals, request.event, request.end
+    if end == 0:  # only time 0 was asked for
         return not_begun(flow, Ending.DONE)
     with Progress(request.progress, "solve") as progress:
 
         def report(u: float) -> None:
             if progress.heard:
-                progress.report(request.where(u), None if goals is None else u / goals[-1])
+                progress.report(request.where(u), None if end is None else u / end)
 
         def rests(y: Any) -> bool:
             if not request.model.settles or (event is not None and event.rests):
@@ -237,14 +276,15 @@ def _march(way: Way) -> Outcome:
         course = Course.towards(flow, event, request.target_value)
         tolerance = request.method.local_tolerance(request)
         integration = Integration(course, request.method, tolerance, report, stop)
-        if goals is not None:
+        last = math.inf if end is None else end
+        if goals is not None and request.until is None:
             outcome = integration.to_goals(goals)
         else:
-            outcome = integration.to_event(request.grid)
+            outcome = integration.to_end(last, way.kept)
             sharper = request.method.sharpened(request, outcome.sensitivity)
             if outcome.ending is Ending.EVENT and sharper is not None:
                 again = dataclasses.replace(integration, tolerance=sharper)
-                sharp = again.to_event(request.grid)
+                sharp = again.to_end(last, way.kept)
                 if sharp.ending is Ending.INTERRUPTED:  # what is finished is kept
                     sharp = dataclasses.replace(outcome, ending=Ending.INTERRUPTED)
                 outcome = sharp
@@ -260,7 +300,7 @@ def _march(way: Way) -> Outcome:
 def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:
     """The outcome of a flow that has come to rest: later times see the same state."""
     goals, since = request.goals, request.where(float(outcome.us[-1]))
-    if goals is None:
+    if request.end is None:
         assert request.event is not None
         shares = ", ".join(f"{v:.3g}" for v in (a / a.sum())[:8]) if a.sum() > 1e-12 else "zero"
         more = ", …" if len(a) > 8 else ""
@@ -272,6 +312,10 @@ def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:
             return dataclasses.replace(outcome, ending=Ending.NEVER, reason=reason)
         reason = f"the flow settles at a finite point, with ‖a‖₁ = {a.sum():.6g} (scaled)"
         return dataclasses.replace(outcome, ending=Ending.GIVEN_UP, reason=reason)
+    if goals is None:  # what has been kept up to now, and the end
+        goals = np.append(outcome.us[max(0, len(outcome.us) + 2 - request.points) :], request.end)
+    elif request.until is not None:
+        goals = np.append(goals[goals < request.end], request.end)
     row = np.minimum(np.searchsorted(outcome.us, goals), len(outcome.us) - 1)
     ys = jax.tree.map(lambda y: y[row], outcome.ys)
     return dataclasses.replace(
@@ -299,8 +343,8 @@ def _give_up(way: Way, u: float, y: Any, steps: int) -> Stop | None:
     if reason := request.method.too_many(request, steps):
         return Stop(Ending.GIVEN_UP, reason)
     share = None
-    if request.goals is not None:
-        share = u / request.goals[-1]
+    if request.end is not None:
+        share = u / request.end
     elif event is not None:
         share = event.share(norm, way.path(y), request.target_value)
     if share is None or steps < 10**4 or steps < _STEP_LIMIT * share:

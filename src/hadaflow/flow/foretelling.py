@@ -25,10 +25,10 @@ class CollapsePrediction(NamedTuple):
 def predict_collapse(
     model: UFM, anchor: Any, tolerance: float = 1e-3, units: str | None = None
 ) -> CollapsePrediction:
-    """Collapse foretold from a state of the orbit by water filling; see `predictions`.
+    r"""Collapse foretold from a state of the orbit by water filling; see `predictions`.
 
     Heuristic, and better the harder the margins are at the anchor: `solve` with `PredictedCollapse`
-    takes ‖a‖₁ = 12√K (scaled) and checks the condition of the jump.
+    takes $\lVert a\rVert_1 = 12\sqrt K$ (scaled) and checks the condition of the jump.
 
     Examples:
         >>> import numpy as np

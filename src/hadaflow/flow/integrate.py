@@ -113,19 +113,17 @@ class Integration:
             ys = jax.tree.map(lambda a, b: np.concatenate([a, np.asarray(b)[None]]), ys, march.y)
         return Outcome(stop.ending, us, ys, status.accepted, status.rejected, stop.reason)
 
-    def to_event(self, grid: Callable[[float], np.ndarray]) -> Outcome:
-        """States on `grid(end)` where `end` is the u at which the event happens."""
+    def to_end(self, end: float, keep: Callable[[np.ndarray, Any], np.ndarray]) -> Outcome:
+        """States up to the event, or to u = `end`, at the u that `keep` picks from those on the way."""
         march, status, stop = None, Status.begin(), None
-        records, complete = [], True
+        records = _Records()
         try:
             while stop is None:
-                after = self._chunk(march, np.inf)
-                if complete:
-                    records.append(after[1])
-                    complete = sum(x.size for x in jax.tree.leaves(records)) <= _RECORD_LIMIT
+                after = self._chunk(march, end)
+                records.add(after[1])
                 # Last, so that an interruption never leaves a gap in the records.
                 march, status = after[0], Status.read(after[2])
-                stop = self._judge(march, status, np.inf)
+                stop = self._judge(march, status, end)
         except KeyboardInterrupt:
             stop = Stop(Ending.INTERRUPTED)
         assert stop is not None
@@ -134,26 +132,26 @@ class Integration:
             nothing = jax.tree.map(lambda x: np.zeros((0, *x.shape)), self.y0)
             return Outcome(ending, np.zeros(0), nothing, 0, status.rejected, reason)
         try:
-            end, y_end, sensitivity = status.u, march.y, 0.0
+            last, y_last, sensitivity = status.u, march.y, 0.0
             if ending is Ending.EVENT:
-                end, y_end, sensitivity = locate_one(*self._compiled_for, march)
-                end = float(end)
-            ending, goals, ys = self._states_up_to(end, y_end, ending, records, complete, grid)
+                last, y_last, sensitivity = locate_one(*self._compiled_for, march)
+            place = float(last), jax.tree.map(np.asarray, y_last)
+            ending, us, ys = self._states_up_to(place, ending, records, keep)
         except KeyboardInterrupt:
-            ending, goals, sensitivity = Ending.INTERRUPTED, np.array([status.u]), 0.0
+            ending, us, sensitivity = Ending.INTERRUPTED, np.array([status.u]), 0.0
             ys = jax.tree.map(lambda y: np.asarray(y)[None], march.y)
-        return Outcome(
-            ending, goals, ys, status.accepted, status.rejected, reason, float(sensitivity)
-        )
+        return Outcome(ending, us, ys, status.accepted, status.rejected, reason, float(sensitivity))
 
-    def _states_up_to(self, end, y_end, ending, records, complete, grid):
-        goals = grid(float(end))
+    def _states_up_to(self, place, ending, records: "_Records", keep):
+        us, ys = records.up_to(*place)
+        goals = keep(us, ys)
+        end, y_end = place
         before = goals[goals < end]
-        if ending is Ending.INTERRUPTED and not (complete and self._pace is None):
-            goals, ys = _recorded(records, (end, y_end), goals)
-        elif complete or not len(before):
+        if ending is Ending.INTERRUPTED and not (records.complete and self._pace is None):
+            goals, ys = _recorded(us, ys, goals)
+        elif records.complete or not len(before):
             ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
-            self._fill(ys, 0, before, records)
+            self._fill(ys, 0, before, records.rows)
         else:  # too many to keep: go the known way once more
             endless = Course.towards(self.course.flow, None, 1.0)
             again = dataclasses.replace(self, course=endless, give_up=lambda *_: None)
@@ -250,13 +248,49 @@ def _rows(tree, index):
     return jax.tree.map(lambda x: np.array(np.asarray(x)[index]), tree)
 
 
-def _recorded(records, last, goals: np.ndarray):
-    """Times and states of the records next after each of the goals, and of the last state."""
-    records = [*records, jax.tree.map(lambda x: np.asarray(x)[None], last)]
-    us, ys = jax.tree.map(lambda *x: np.concatenate(x), *records)
-    ordered = np.argsort(us, kind="stable")  # unused rows lie at infinity
-    ordered = ordered[: np.isfinite(us).sum()]
-    us, ys = jax.tree.map(lambda x: x[ordered], (us, ys))
+def _recorded(us: np.ndarray, ys: Any, goals: np.ndarray):
+    """Times and states of the records next after each of the goals."""
     index = np.unique(np.minimum(np.searchsorted(us, goals), len(us) - 1))
     index = index[us[index] > 0]
     return us[index], jax.tree.map(lambda y: np.array(y[index]), ys)
+
+
+class _Records:
+    """States on the way: all of them or, where they are too many to keep, some."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self._every, self._numbers = 1, 0
+
+    @property
+    def complete(self) -> bool:
+        return self._every == 1
+
+    def add(self, record: Any) -> None:
+        """The record of a chunk; unused rows lie at infinity."""
+        if not self.complete:
+            record = self._thinned(record, self._every)
+        self.rows.append(record)
+        self._numbers += _size(record)
+        while self._numbers > _RECORD_LIMIT:
+            self._every *= 2
+            self.rows = [self._thinned(rows, 2) for rows in self.rows]
+            self._numbers = sum(map(_size, self.rows))
+
+    @staticmethod
+    def _thinned(record: Any, every: int) -> Any:
+        """The first used row, and each so manyth after it."""
+        return _rows(record, np.flatnonzero(np.isfinite(np.asarray(record[0])))[::every])
+
+    def up_to(self, end: float, y_end: Any) -> tuple[np.ndarray, Any]:
+        """Times and states, which increase, the first and the last of all among them."""
+        last = jax.tree.map(lambda x: np.asarray(x)[None], (np.float64(end), y_end))
+        us, ys = jax.tree.map(lambda *x: np.concatenate(x), *self.rows, last)
+        ordered = np.argsort(us, kind="stable")
+        ordered = ordered[np.isfinite(us[ordered]) & (us[ordered] <= end)]
+        ordered = ordered[np.append(np.diff(us[ordered]) > 0, True)]
+        return us[ordered], jax.tree.map(lambda y: y[ordered], ys)
+
+
+def _size(record: Any) -> int:
+    return sum(np.size(x) for x in jax.tree.leaves(record))

@@ -18,6 +18,7 @@ from hadaflow.flow.dual import DualFlow, OrbitReading, OrbitState
 from hadaflow.flow.kinds.flow import Course
 from hadaflow.flow.march import Status, chunk_of_steps, first_march, probe, taken_apart
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
+from hadaflow.runs.spacing import Profile, changes, evenly, story
 from hadaflow.runs.targets import Collapse, PathLength, Target, Time
 
 # Entries further apart than this lose digits in a plain transform: sums without cancellation, then.
@@ -29,6 +30,7 @@ _ROUGHLY = 0.02  # of the step in which an event lies
 _MOST_STEPS = 2**16  # of a chunk; the flow itself asks for fewer
 # Steps cost most where weights come in one after the other; a start with many saddles has thousands.
 _STEP_LIMIT = 20_000
+_KEPT_OVER = 4  # times as many steps are kept on the way as in the end
 
 
 def rank_for(tolerance: float) -> int:
@@ -161,7 +163,7 @@ class OrbitMarch:
 
         Also up to `keep` of the steps on the way, as evenly spaced as they are.
         """
-        kept = _Kept(keep)
+        kept = _Kept(keep, self._told)
         y0 = jax.device_put(self.y0)
         march, status, stop = None, Status.begin(), Stop(Ending.EVENT)
         try:
@@ -191,6 +193,14 @@ class OrbitMarch:
                 kept.mark(status.u, jax.tree.map(np.asarray, march.y))
         us, ys = kept.states(self.y0)
         return Outcome(stop.ending, us, ys, status.accepted, status.rejected, stop.reason)
+
+    def _told(self, ys: OrbitState) -> np.ndarray:
+        """How much of the run is told by each of the states."""
+        found = read_all(self.flow, ys)
+        with np.errstate(invalid="ignore"):
+            profile = Profile.of_logs(self.flow.basis.expand(found.log_a))
+        late = not np.all(np.isfinite(found.log_time))
+        return story(changes(profile), np.zeros(len(ys.lag)) if late else found.log_time)
 
     def _locate(self, march, course: Course):
         """The place of the event, or None and a march that is to come nearer to it first.
@@ -264,10 +274,10 @@ class OrbitMarch:
 
 
 class _Kept:
-    """Marked states, and a bounded number of the steps between them."""
+    """Marked states, and a bounded number of the steps between them: even in what they tell."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, told: Callable[[Any], np.ndarray]) -> None:
+        self._most, self._told = most, told
         self._steps: list[tuple[float, Any]] = []
         self._marks: list[tuple[float, Any]] = []
 
@@ -279,24 +289,24 @@ class _Kept:
         for i in np.flatnonzero(np.isfinite(us) & (us > 0)):
             if not self._steps or us[i] > self._steps[-1][0]:
                 self._steps.append((float(us[i]), jax.tree.map(lambda y, i=i: y[i].copy(), ys)))
-        if len(self._steps) > 2 * self._most:
-            self._steps = self._thinned()
+        if len(self._steps) > _KEPT_OVER * self._most:
+            self._steps = self._thinned(2 * self._most)
 
     def mark(self, u: Any, y: Any) -> None:
         self._marks.append((float(u), y))
 
-    def _thinned(self) -> list[tuple[float, Any]]:
-        """At most so many steps: those nearest to even ones."""
-        if len(self._steps) <= self._most:
+    def _thinned(self, most: int) -> list[tuple[float, Any]]:
+        """At most so many steps."""
+        if len(self._steps) <= most:
             return self._steps
-        us = np.array([u for u, _ in self._steps])
-        even = np.linspace(us[0], us[-1], self._most)
-        return [self._steps[i] for i in np.unique(np.searchsorted(us, even - 1e-12 * us[-1]))]
+        told = self._told(jax.tree.map(lambda *x: np.stack(x), *(y for _, y in self._steps)))
+        return [self._steps[i] for i in evenly(told, most)]
 
     def states(self, like: Any) -> tuple[np.ndarray, Any]:
         marked = {u for u, _ in self._marks}
         end = max(marked, default=np.inf)
-        steps = [s for s in self._thinned() if s[0] < end and s[0] not in marked]
+        self._steps = [s for s in self._steps if s[0] < end and s[0] not in marked]
+        steps = self._thinned(self._most)
         rows = sorted([*steps, *self._marks], key=lambda s: s[0])
         if not rows:
             return np.zeros(0), jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), like)

@@ -10,14 +10,16 @@ from hadaflow.model.fitting import as_spectrum, check_parameters, fitted
 from hadaflow.model.states import Parameters
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.results.trajectory import Trajectory
+from hadaflow.runs.many import for_each_model
 from hadaflow.runs.requests import make_request
 from hadaflow.runs.targets import Target
 
 
+@for_each_model
 def solve(
     model: UFM,
     start: Any,
-    until: Target | None = None,
+    until: Target | str | None = None,
     *,
     times: Any = None,
     log10_times: Any = None,
@@ -30,16 +32,19 @@ def solve(
     """Follow the gradient flow of `model` from `start`.
 
     Args:
-        model: The problem.
-        start: Singular values (a list or `spectrum`) for the reduced view, `Parameters` for the
-            full one. A batch of spectra is solved at once, with a result whose first axis is the run.
-        until: `Time`, `Collapse`, `PredictedCollapse`, `Norm`, `PathLength` or `Steady`;
-            `Collapse(1e-6)` if nothing is said (`Steady()` for MSE).
-        times: Times at which to keep the state, instead of `until`; the start is kept too.
+        model: The problem; or a list of problems, or names with problems, for as many results.
+        start: Singular values (a list, `spectrum`, or the spelling of a start, "uniform:0.1:1:0") for
+            the reduced view, `Parameters` for the full one. A batch of spectra is solved at once, with
+            a result whose first axis is the run.
+        until: `Time`, `Collapse`, `PredictedCollapse`, `Norm`, `PathLength` or `Steady`, or as it is
+            spelled, "collapse:1e-6"; `Collapse(1e-6)` if nothing is said (`Steady()` for MSE).
+        times: Times at which to keep the state, beside the start: up to the last of them or, with
+            `until`, those before its end, and the end.
         log10_times: The same by their logarithm, for times beyond 1e308.
-        units: "scaled" or "raw": of the start, the times asked for and everything returned.
-        points: Number of saved points, the start included: geometric in time; with dual steps the
-            steps themselves, at most so many. Left out: 200, fewer where K is large, and 2 for each
+        units: "scaled" or "raw": of the times asked for and everything returned, and of a start
+            without its own; left out, those of the start, or scaled.
+        points: Number of saved points, the start included: where the state changes; with dual steps
+            the steps themselves, at most so many. Left out: 200, fewer where K is large, and 2 for each
             run of a batch, its start and its end.
         rtol: Global relative error promised for the singular values and for log time.
         method: "auto", or a solver by name: tsit5, dopri8 (explicit), kvaerno5 (implicit, dense),
@@ -59,6 +64,7 @@ def solve(
         ('reached', True)
     """
     check_model(model)
+    spelled = {"start": start} if isinstance(start, str) else {}
     if not isinstance(start, Parameters):
         start = as_spectrum(model, start)
     request = make_request(
@@ -79,5 +85,6 @@ def solve(
             run = carry_out(request, scaled)
         else:
             run = solve_batch(request, scaled)
+    run.settings.update(spelled)
     run.diagnostics["wall_seconds"] = time.perf_counter() - began
     return run

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import os
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from hadaflow.algebra.bases import Basis, Sylvester
 from hadaflow.algebra.symmetries import generators
 from hadaflow.base.checks import check_seconds, check_whole_number
 from hadaflow.base.errors import InputError
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.progress import Progress, Report, check_progress
+from hadaflow.base.words import counted, group_name
 from hadaflow.model.fitting import check_all_modes
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.results import plotting
@@ -74,9 +77,13 @@ class Atlas:
     def __str__(self) -> str:
         return self.table()
 
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self, self.plot)
+
     def to_document(self) -> dict[str, Any]:
         """Everything as plain data for JSON: modes and ties from 1, null for an infinite exit."""
         return {
+            "model": self.model.to_document(),
             "classes": self.model.classes,
             "group": list(self.model.basis.group),
             "complete": self.complete,
@@ -125,7 +132,8 @@ class Atlas:
             for row in rows
         ]
         if not self.complete:
-            lines.append(f"not complete: {len(self.supports)} supports, {self.left_out} left out")
+            found = counted(len(self.supports), "support")
+            lines.append(f"not complete: {found}, {self.left_out} left out")
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
@@ -371,8 +379,11 @@ def _draw(atlas: Atlas) -> Any:
         sampled = atlas.model.basis.modes > _COMPLETE_MODES
         kind = "of random choice" if sampled else "up to symmetry"
         kind += "" if sampled or atlas.complete else ", not all"
-        group = " × ".join(f"Z_{{{n}}}" for n in atlas.model.basis.group)
-        figure.suptitle(f"${group}$: {len(places)} supports {kind}", fontsize=11)
+        words = atlas.model.describe(short=True)
+        if atlas.model.group is None:
+            words += f", group {group_name(atlas.model.basis.group)}"
+        count = counted(len(places), "support")
+        figure.suptitle(textwrap.fill(f"{count} {kind}: {words}", 80), fontsize=11)
     return figure
 
 

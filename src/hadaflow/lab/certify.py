@@ -21,6 +21,8 @@ from flint import arb
 from hadaflow.base.checks import is_whole_number
 from hadaflow.base.errors import InputError, printable, shown
 from hadaflow.base.files import read_text_file, write_atomically
+from hadaflow.base.notebooks import shown_in_notebook
+from hadaflow.base.words import group_name
 from hadaflow.lab.exact.ball_flow import CROSS_ENTROPY, ExactState, Matrix, Setting
 from hadaflow.lab.exact.ball_metrics import METRICS, check_setting
 from hadaflow.lab.exact.balls import (
@@ -123,7 +125,7 @@ class Certificate:
     @functools.cached_property
     def statement(self) -> str:
         """What is proven, in one line."""
-        group = " × ".join(f"Z_{n}" for n in self.setting.group)
+        group = group_name(self.setting.group)
         at = ", ".join(written(v) for v in self.a)
         return f"d({self.metric})/dt {_RELATION[self.sign]} at a = ({at}) on {group}" + _rest(self)
 
@@ -152,6 +154,9 @@ class Certificate:
             )
         text = json.dumps(self.to_document(), ensure_ascii=False, indent=1) + "\n"
         write_atomically(Path(path), lambda tmp: Path(tmp).write_text(text, encoding="utf-8"))
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
     def __str__(self) -> str:
         return f"{self.statement}\n  rate {self.enclosure} ({self.bits} bits)"
@@ -207,7 +212,7 @@ def certify(
             arithmetic and `hadaflow.expressions`.
         a: Singular values of the free modes, scaled units: decimals or fractions as text ("0.1",
             "1/3") are taken as written, floats as the binary fractions they are.
-        flow: The `UFM` whose flow moves the state; left out, the paper's model with K − 1 entries.
+        flow: The `UFM` whose flow moves the state; left out, the paper's model with $K-1$ entries.
         C: Differences of the squared layer singular values, as in `spectrum`; zero if left out.
         balls: For a function of your own in JAX: the same metric as a function of a sequence of
             `flint.arb`-like numbers (arithmetic, `log`, `exp`, `sqrt`, `max`, `min`).
@@ -318,6 +323,13 @@ class Verdict:
     holds: bool
     reason: str
     certificate: Certificate  # computed anew
+
+    def __str__(self) -> str:
+        word = "holds" if self.holds else "FAILS"
+        return f"{word}: {self.reason}\n  recomputed {self.certificate}"
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
 
 def read_certificate(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -20,8 +20,10 @@ import numpy as np
 from hadaflow.algebra.symmetries import canonical_order
 from hadaflow.base.checks import check_seconds, check_whole_number
 from hadaflow.base.errors import InputError
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress, Report, check_progress
+from hadaflow.base.words import counted
 from hadaflow.lab.certify import Certificate, certify
 from hadaflow.lab.exact.balls import exact, written
 from hadaflow.lab.quarry import FALL, KEPT, NOWHERE, OPTIONS, READABLE, RISE, Quarry
@@ -64,6 +66,7 @@ class Hunt:
             "found": self.found,
             "certified": self.certified,
             "metric": self.metric,
+            "model": self.model.to_document(),
             "classes": self.model.classes,
             "group": list(self.model.basis.group),
             "depth": self.model.depth,
@@ -80,8 +83,11 @@ class Hunt:
             "certificate": None if proof is None else proof.to_document(),
         }
 
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
+
     def __str__(self) -> str:
-        lines = [self.message]
+        lines = [self.message, f"  model {self.model.describe(short=True)}"]
         if self.a is not None:
             lines.append(f"  a     ({', '.join(self.a)})")
             lines.append(f"  rate  {self.rate:.6g}")
@@ -150,7 +156,7 @@ def hunt(
         if best is None and len(reached):  # as it was found, in all its digits
             with double_precision():
                 best = _decided(quarry, [[repr(float(v)) for v in np.exp(reached[0])]], balls)
-    message = _in_words(quarry, best, f"{tried} starts (seed {seed})", interrupted)
+    message = _in_words(quarry, best, f"{counted(tried, 'start')} (seed {seed})", interrupted)
     if best is None and not interrupted and tried < starts:
         message += f" Time ran out before {starts}."
     return Hunt(

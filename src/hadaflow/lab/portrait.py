@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ from hadaflow.metrics.measures import Metric, check_metric, measure
 from hadaflow.model.ufm import UFM
 from hadaflow.results.plotting import COLORS, canvas, check_picture, house_style, write_picture
 
+_TITLE = 70  # characters in a line of the title
+
 
 def portrait(
     model: UFM,
@@ -43,7 +46,7 @@ def portrait(
 
     Orbits of `direction_field` at one norm, coloured by speed; stationary directions, filled where
     they attract and open where they do not (saddles and sources; at depth 3 and more also those
-    that attract only what cannot be seen, shares below 0.001). K = 4, $Z_6$ and $Z_7$ have
+    that attract only what cannot be seen, shares below 0.001). $K = 4$, $Z_6$ and $Z_7$ have
     three free modes. Of models with more, a *slice* is drawn: all modes but three stay at the
     shares in `fixed`, and the field is the true one projected on the slice, as the three modes'
     shares of their own sum. An orbit leaves a slice unless the fixed shares are zero; what is
@@ -141,23 +144,11 @@ def _check_fixed(
 
 
 def _in_words(triangle: Triangle) -> str:
-    m = triangle.model
-    group = "" if m.group is None and not m.classes & (m.classes - 1) else _group(m)
     norm = r"\infty" if triangle.norm == math.inf else f"{triangle.norm:g}"
-    words = [f"$K = {m.classes}${group}", f"depth {m.depth}", rf"$\|a\|_1 = {norm}$"]
-    if m.label_smoothing:
-        words.append(f"smoothing {m.label_smoothing:g}")
-    if m.label_distribution is not None:
-        words.append("soft labels")
-    if m.temperature != 1:
-        words.append(f"temperature {m.temperature:g}")
+    words, place = triangle.model.describe(short=True), rf"$\|a\|_1 = {norm}$"
     if triangle.fixed:
-        words.append("slice " + ", ".join(f"$s_{{{i + 1}}} = {v:g}$" for i, v in triangle.fixed))
-    return ", ".join(words)
-
-
-def _group(model: UFM) -> str:
-    return " (" + r"$\times$".join(f"$Z_{{{n}}}$" for n in model.basis.group) + ")"
+        place += ", slice " + ", ".join(f"$s_{{{i + 1}}} = {v:g}$" for i, v in triangle.fixed)
+    return textwrap.fill(words, _TITLE) + (", " if len(words) < _TITLE // 2 else ",\n") + place
 
 
 def _draw_frame(axis: Any, triangle: Triangle) -> None:

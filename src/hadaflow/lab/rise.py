@@ -6,6 +6,7 @@ improved by a cross-entropy search: draw around the best, solve all, keep the be
 
 import dataclasses
 import os
+import textwrap
 import time
 from typing import Any
 
@@ -14,8 +15,10 @@ import numpy as np
 from hadaflow.algebra.symmetries import canonical_order
 from hadaflow.base.checks import as_number, check_seconds, check_whole_number
 from hadaflow.base.errors import InputError, shown
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress, Report, check_progress
+from hadaflow.base.words import counted
 from hadaflow.flow.solver import solve
 from hadaflow.lab.quarry import Quarry
 from hadaflow.metrics.measures import Metric
@@ -56,6 +59,7 @@ class Rise:
         """The result as plain data."""
         return {
             "metric": self.metric,
+            "model": self.model.to_document(),
             "classes": self.model.classes,
             "group": list(self.model.basis.group),
             "a": self.a,
@@ -69,14 +73,18 @@ class Rise:
         }
 
     def __str__(self) -> str:
+        model, starts = self.model.describe(short=True), counted(self.starts, "start")
         if not self.rise > 0:
-            return f"No rise of {self.metric} found in {self.starts} starts (seed {self.seed})."
+            return f"No rise of {self.metric} found in {starts} (seed {self.seed})\n  model {model}"
         shown = ", ".join(f"{v:.4g}" for v in self.a)
         return (
             f"{self.metric} moves by {self.rise:.6g} the wrong way, from {self.low:.6g} to "
-            f"{self.peak:.6g} at log10 t = {self.log10_peak:.4g}: the most in {self.starts} starts "
-            f"(seed {self.seed})\n  a     ({shown})"
+            f"{self.peak:.6g} at log10 t = {self.log10_peak:.4g}: the most in {starts} "
+            f"(seed {self.seed})\n  model {model}\n  a     ({shown})"
         )
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self, self.plot)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trajectory to a NetCDF file."""
@@ -97,8 +105,9 @@ class Rise:
                     textcoords="offset points", color=COLORS[1], ha="center",
                 )  # fmt: skip
             above.set_ylabel(self.metric)
+            words = self.model.describe(short=True)
             above.set_title(
-                f"K = {self.model.classes}: the largest rise of {self.metric} found", fontsize=11
+                textwrap.fill(f"The largest rise of {self.metric} found: {words}", 80), fontsize=11
             )
             for i in range(shares.shape[1]):
                 style = {"color": COLORS[i % len(COLORS)], "ls": DASHES[i % len(DASHES)]}

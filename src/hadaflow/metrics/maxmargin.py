@@ -20,7 +20,7 @@ _LARGEST_PROBLEM = 1000
 def margins(model: UFM, state: Any) -> np.ndarray:
     r"""Margins of every sample: $(w_c - w_{c'})^\top h_{ic}$, right logit minus each wrong one.
 
-    A full state gives shape (…, Kn, K − 1), the wrong classes in order. A spectrum gives
+    A full state gives shape $(\dots, Kn, K-1)$, the wrong classes in order. A spectrum gives
     $(\Psi a)_j$ in scaled units, one for each free mode: every sample has the same margins. For two
     blocks of classes those of a sample of each block, its own classes first, then the other block.
     """
@@ -54,12 +54,18 @@ class MaxMargin:
     kkt_residual: float
     multipliers: np.ndarray
 
+    def __str__(self) -> str:
+        return (
+            f"max-margin problem: value {self.value:.8g} (at best {self.optimal_value:.8g}), "
+            f"KKT residual {self.kkt_residual:.3g}, smallest margin {self.smallest_margin:.6g}"
+        )
+
 
 def max_margin(model: UFM, state: Parameters) -> MaxMargin:
-    r"""Value and KKT residual of Eq. (3), $\min \frac12\|W\|^2 + \frac12\|H\|^2$ s.t. margins ≥ 1.
+    r"""Value and KKT residual of Eq. (3), $\min\frac12\|W\|^2 + \frac12\|H\|^2$, margins $\ge1$.
 
     The state is scaled to smallest margin 1. Its KKT residual is the smallest, over multipliers
-    $\lambda \ge 0$, of the root of stationarity² + complementarity²,
+    $\lambda \ge 0$, of the root of squared stationarity plus complementarity,
 
     $$\|W - \Lambda H^\top\|^2 + \|H - W^\top\Lambda\|^2 + \sum_j \lambda_j^2 (m_j - 1)^2,\qquad
       \Lambda_{\cdot,ic} = \sum_{c'} \lambda_{icc'}(e_c - e_{c'}),$$

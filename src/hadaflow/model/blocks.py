@@ -15,6 +15,7 @@ import numpy as np
 from hadaflow.algebra.bases import Basis, check_group, mean_of_pairs
 from hadaflow.algebra.making import make_basis
 from hadaflow.base.errors import InputError, shown
+from hadaflow.base.words import counted
 
 Block = tuple[int, int]
 
@@ -129,7 +130,8 @@ class BlockBasis:
     def describe(self) -> str:
         """The modes in words."""
         parts = [
-            f"{count} classes of {n} samples" + ("" if basis is None else f" ({basis.describe()})")
+            f"{counted(count, 'class', 'classes')} of {counted(n, 'sample')}"
+            + ("" if basis is None else f" ({basis.describe()})")
             for (count, n), basis in zip(self.blocks, self.inner, strict=True)
         ]
         return "; ".join(parts) + "; one mode between the blocks"

@@ -9,6 +9,7 @@ import numpy as np
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError
 from hadaflow.model.layers import balanced_like
+from hadaflow.model.named_starts import parse
 from hadaflow.model.states import RAW, Parameters, Spectrum, check_factors, check_units, spectrum
 from hadaflow.model.ufm import UFM
 
@@ -64,9 +65,11 @@ def check_all_modes(model: UFM) -> None:
 
 
 def as_spectrum(model: UFM, start: Any) -> Spectrum:
-    """A list of singular values as a reduced start; matrices are pointed to where they belong."""
+    """Singular values, listed or spelled, as a reduced start; matrices are pointed to their place."""
     if isinstance(start, Spectrum):
         return _numbers_of(start)
+    if isinstance(start, str):
+        return parse(model, start)
     if isinstance(start, Parameters):
         raise InputError(
             "Argument `start` must be singular values here, but is a full state: `project` it."
@@ -136,6 +139,11 @@ def fitting_angles(model: UFM, given: Spectrum) -> np.ndarray | None:
         return given.angles
     if given.angles is None:
         return None
+    if given.angles.shape[-1] != given.modes:
+        raise InputError(
+            "Argument `angle` is that of the mode between two blocks of classes, which a model without "
+            "`imbalance` does not have."
+        )
     if not model.loss_kind.softmax:
         raise InputError(
             "A circulant start (modes with phases) needs cross-entropy; for "
@@ -160,7 +168,7 @@ def with_phases(model: UFM, start: Spectrum) -> Spectrum:
 
 def result_units(start: Any, units: str | None) -> str:
     """The one units setting of a run: `units` if given, else the start's own, else scaled."""
-    own = start.units if isinstance(start, Spectrum) else None
+    own = start.units if isinstance(start, Spectrum | Parameters) else None
     return check_units(units or own or "scaled")
 
 
@@ -190,4 +198,4 @@ def _numbers_of(given: Spectrum) -> Spectrum:
         )
     if not np.all(np.isfinite(C)) or (angles is not None and not np.all(np.isfinite(angles))):
         raise InputError("Arguments `C` and `angles` must hold finite numbers.")
-    return Spectrum(a, C, given.units, angles)
+    return Spectrum(a, C, given.units, angles, given.seed)

@@ -8,10 +8,13 @@ $N - 1$ before the modes for deeper models. Everything works on NumPy and on JAX
 """
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
+from hadaflow.base.checks import as_number
+from hadaflow.base.errors import InputError, shown
 from hadaflow.base.lazy import jnp, lax
 
 # Newton's method on a convex, increasing function, from above: far more than it needs.
@@ -25,6 +28,17 @@ def array_module(*arrays: Any) -> Any:
 def balanced_like(depth: int, a: np.ndarray) -> np.ndarray:
     """Differences of zero for singular values `a`."""
     return np.zeros((*a.shape[:-1], depth - 1, a.shape[-1]) if depth > 2 else a.shape)
+
+
+def check_decays(value: Any, depth: int) -> tuple[float, ...]:
+    """The penalties of all layers as numbers that are not negative."""
+    several = "" if depth == 1 else f", or {depth} of them, one for each layer"
+    allowed = f"a number that is not negative{several}"
+    given = value if isinstance(value, tuple | list) else (value,) * depth
+    numbers = tuple(as_number("weight_decay", v, allowed) for v in given)
+    if len(numbers) != depth or not all(0 <= v < math.inf for v in numbers):
+        raise InputError(f"Argument `weight_decay` must be {allowed}, but is {shown(value)}.")
+    return numbers
 
 
 def layer_axes(depth: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.base.checks import as_number, as_numbers, check_positive, check_whole_number
+from hadaflow.base.checks import as_numbers, check_positive
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.memory import require_memory
 from hadaflow.model.fitting import (
@@ -18,7 +18,8 @@ from hadaflow.model.fitting import (
     result_units,
 )
 from hadaflow.model.layers import differences, layer_values
-from hadaflow.model.states import RAW, Parameters, Spectrum, spectrum
+from hadaflow.model.named_starts import check_seed, check_seeds, small, uniform
+from hadaflow.model.states import RAW, SCALED, Parameters, Spectrum, spectrum
 from hadaflow.model.ufm import UFM, check_model
 
 _LARGEST_LOGITS = 270.0  # log10 of a product of entries, one of each factor
@@ -33,19 +34,24 @@ def hadamard(
         model: The model; its width must be at least the number of modes that are not zero.
         start: Spectrum or list of singular values. Cross-entropy takes the free non-trivial modes, or
             the trivial (constant) one before them: it stays frozen. Leading axes are a batch.
-        rotation: R: "identity", a seed for a random rotation, or an orthogonal d × d matrix. Deeper
-            models have one between any two layers: the same matrix, or different ones from the seed.
+        rotation: $R$: "identity", a seed for a random rotation, or an orthogonal $d\times d$ matrix.
+            Deeper models have one between any two layers: the same matrix, or different ones from the
+            seed.
         units: Units of a start that does not name its own.
 
-    For n > 1 the value $\beta_i$ belongs to column $(i-1)n + 1$ of V, not to column i: every
-    sample of a class has the same features. A start with phases (`circulant`) has them in H.
+    For $n > 1$ the value $\beta_i$ belongs to column $(i-1)n + 1$ of $V$, not to column $i$: every
+    sample of a class has the same features. A start with phases (`circulant`) has them in $H$.
     """
-    layers, angles = _layer_spectra(model, start, units)
+    check_model(model)
+    given = as_spectrum(model, start)
+    layers, angles = _layer_spectra(model, given, units)
     _check_fits(model, int(np.prod(layers[0].shape[:-1])))
     U, V = model.modes_of_view.vectors, model.modes_of_view.right_vectors(model.samples, angles)
     transposed = np.swapaxes(V, -1, -2)
     if model.depth == 1:
-        return Parameters(((U * layers[0][..., None, :]) @ transposed,))
+        return Parameters(
+            ((U * layers[0][..., None, :]) @ transposed,), given.seed, given.units or units
+        )
     rotations = _rotations(rotation, model.feature_width, model.depth - 1)
     columns = _feature_columns(model, np.any(layers > 0, axis=0))
     left, factors = U, []
@@ -53,7 +59,8 @@ def hadamard(
         features = _take_columns(R, columns)
         factors.append((left * sigma[..., None, :]) @ np.swapaxes(features, -1, -2))
         left = features
-    return Parameters((*factors, (left * layers[-1][..., None, :]) @ transposed))
+    last = (left * layers[-1][..., None, :]) @ transposed
+    return Parameters((*factors, last), given.seed, given.units or units)
 
 
 def _feature_columns(model: UFM, present: np.ndarray) -> np.ndarray:
@@ -89,19 +96,22 @@ def _check_fits(model: UFM, runs: int) -> None:
 
 
 def lift(model: UFM, start: Any, units: str | None = None) -> Parameters:
-    """A full state with the given singular values: `hadamard` with R = I."""
+    """A full state with the given singular values: `hadamard` with $R = I$."""
     return hadamard(model, start, units=units)
 
 
-def project(model: UFM, state: Parameters) -> Spectrum:
-    r"""Singular values of the Hadamard part of a full state, in raw units.
+def project(model: UFM, state: Parameters, units: str | None = None) -> Spectrum:
+    r"""Singular values of the Hadamard part of a full state: what `lift` makes it from.
 
     $a = \mathrm{diag}(U^\top Z V_1)$ and $C = \mathrm{diag}(U^\top WW^\top U - V_1^\top H^\top H V_1)$
     with $V_1 = U\otimes 1/\sqrt n$: exact on Hadamard states whatever their rotation, the nearest
     diagonal otherwise. A negative diagonal entry counts as zero. For two blocks of classes the mode
-    between them comes with its angle. Of modes with phases only the symmetric part is seen, a cos φ.
+    between them comes with its angle. Of modes with phases only the symmetric part is seen,
+    $a\cos\varphi$.
     Of matrices too narrow for all modes, off the Hadamard subspace, it may have more modes than a run
     of this width can start with.
+
+    In `units`; left out, in those of the state's own run, or scaled.
     """
     check_model(model)
     state = _with_logits(check_parameters(model, state))
@@ -122,7 +132,15 @@ def project(model: UFM, state: Parameters) -> Spectrum:
             np.where(np.abs(v) > s * model.rounding_of_logits, v, 0.0)
             for v, s in ((values, size), (gaps, square))
         )
-    return Spectrum(values, gaps, RAW, angles)
+    return _in_units(model, Spectrum(values, gaps, RAW, angles, state.seed), state, units)
+
+
+def _in_units(model: UFM, raw: Spectrum, state: Parameters, units: str | None) -> Spectrum:
+    """Singular values of matrices in the units in which a run from there is answered."""
+    if result_units(state, units) == RAW:
+        return raw
+    a, C = raw.a / model.singular_value_scale, raw.C / model.difference_scale
+    return Spectrum(a, C, SCALED, raw.angles, raw.seed)
 
 
 def _with_logits(state: Parameters) -> Parameters:
@@ -222,14 +240,14 @@ def _distance_of_pair(model: UFM, left: np.ndarray, right: np.ndarray) -> Any:
 
 
 def gaussian(model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0) -> Parameters:
-    """Independent normal entries of standard deviation `scale` in every matrix.
+    r"""Independent normal entries of standard deviation `scale` in every matrix.
 
-    Left out, it is the paper's e^−6/√K. A list of seeds gives a batch, entry by entry the same as one
-    seed at a time.
+    Left out, it is the paper's $e^{-6}/\sqrt K$. A list of seeds gives a batch, entry by entry the
+    same as one seed at a time.
     """
     check_model(model)
     scale = check_scale(model, default_scale(model) if scale is None else scale)
-    seeds, several = _check_seeds(seed)
+    seeds, several = check_seeds(seed)
     _check_fits(model, len(seeds))
     rngs = [np.random.default_rng(s) for s in seeds]
     runs = [[scale * rng.standard_normal(s) for s in model.factor_shapes] for rng in rngs]
@@ -242,41 +260,25 @@ def uniform_spectrum(
     model: UFM, low: float, high: float, seed: int | Sequence[int] = 0, C: Any = None,
     units: str | None = None,
 ) -> Spectrum:  # fmt: skip
-    """Singular values drawn independently and evenly between `low` and `high`, one for each mode.
-
-    A list of seeds gives a batch.
-
-    Examples:
-        >>> uniform_spectrum(UFM(4), 1.0, 1.0).a
-        array([1., 1., 1.])
-    """
-    check_model(model)
-    low, high = as_number("low", low), as_number("high", high)
-    if not 0 <= low <= high < math.inf:
-        raise InputError(
-            "Arguments `low` and `high` must be numbers with 0 ≤ low ≤ high, but are "
-            f"{shown(low)} and {shown(high)}."
-        )
-    seeds, several = _check_seeds(seed)
-    drawn = [np.random.default_rng(s).uniform(low, high, model.modes) for s in seeds]
-    return spectrum(np.array(drawn) if several else drawn[0], C, units)
+    """`hadaflow.starts.uniform`: singular values drawn evenly between `low` and `high`."""
+    check_seeds(seed)
+    return uniform(model, low, high, seed, C=C, units=units)
 
 
 def random_hadamard(
-    model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0, C: Any = None
-) -> Parameters:
-    """Hadamard starts of the size that Gaussian ones of standard deviation `scale` have.
+    model: UFM, scale: float | None = None, seed: int | Sequence[int] = 0, C: Any = None,
+    rotation: str | int | np.ndarray = "identity", units: str | None = None,
+) -> Parameters:  # fmt: skip
+    r"""Hadamard starts of the size that Gaussian ones of standard deviation `scale` have.
 
-    Singular values between half and three halves of scale²·K√n (raw), with differences `C`, raw too.
+    Singular values between half and three halves of the square of `scale` (scaled), with differences
+    `C` in `units` and a `rotation` as in `hadamard`.
     """
     check_model(model)
     scale = check_scale(model, default_scale(model) if scale is None else scale)
-    size = scale**2 * model.singular_value_scale
-    seeds, several = _check_seeds(seed)
-    drawn = uniform_spectrum(model, 0.5, 1.5, seed)
-    if several and C is not None and np.ndim(C):
-        C = np.tile(np.asarray(C, dtype=float), (len(seeds), *(1,) * np.ndim(C)))
-    return hadamard(model, spectrum(drawn.a * size, C, units=RAW))
+    size = scale**2 * (model.singular_value_scale if result_units(None, units) == RAW else 1.0)
+    check_seeds(seed)
+    return hadamard(model, small(model, size, seed, C=C, units=units), rotation)
 
 
 def default_scale(model: UFM) -> float:
@@ -296,25 +298,29 @@ def check_scale(model: UFM, scale: Any) -> float:
     return scale
 
 
-def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descending") -> Spectrum:
-    """The spectrum with which the paper pairs a random start: singular values of its logits.
+def matched_spectrum(
+    model: UFM, start: Parameters, order: str | int = "descending", units: str | None = None
+) -> Spectrum:
+    r"""The spectrum with which the paper pairs a random start: singular values of its logits.
 
     Args:
         model: The model.
         start: A full state, usually from `gaussian`; leading axes are a batch.
-        order: Which mode gets which value, since for K ≥ 8 the flow depends on it: "descending",
+        order: Which mode gets which value, since for $K\ge8$ the flow depends on it: "descending",
             "ascending", or a seed for a random order.
+        units: "scaled" or "raw", of the answer; left out, those of the state's own run, or scaled.
 
-    The largest K − 1 of them (all K for MSE), balanced (D_W = D_H = √σ(Z)), in raw units. A pair of
+    The largest $K-1$ of them (all $K$ for MSE), balanced ($D_W = D_H = \sqrt{\sigma(Z)}$). A pair of
     conjugate characters, in groups other than $Z_2^m$, takes the mean of two.
     """
     check_model(model)
     count = model.classes - (not model.has_constant_mode)
-    values = np.exp(log_singular_values(model, _with_logits(check_parameters(model, start)), count))
+    state = _with_logits(check_parameters(model, start))
+    values = np.exp(log_singular_values(model, state, count))
     if order == "ascending":
         values = values[..., ::-1]
     elif not isinstance(order, str):
-        values = np.random.default_rng(_check_seed(order)).permuted(values, axis=-1)
+        values = np.random.default_rng(check_seed(order)).permuted(values, axis=-1)
     elif order != "descending":
         raise InputError(
             f'Argument `order` must be "descending", "ascending" or a seed, but is {shown(order)}.'
@@ -324,16 +330,16 @@ def matched_spectrum(model: UFM, start: Parameters, order: str | int = "descendi
         values = np.concatenate([values[..., :1], folded], axis=-1)
     else:
         values = model.modes_of_view.fold(values)
-    return spectrum(values, units=RAW)
+    balanced = spectrum(values)
+    raw = Spectrum(balanced.a, balanced.C, RAW, seed=state.seed)
+    return _in_units(model, raw, state, units)
 
 
 def _layer_spectra(
-    model: UFM, start: Any, units: str | None
+    model: UFM, given: Spectrum, units: str | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Raw singular values of the layers for all K modes, the trivial one zero unless given; angles."""
-    check_model(model)
     check_reduced_view(model)
-    given = as_spectrum(model, start)
     trivial = None
     if (
         given.modes == model.modes + 1
@@ -363,7 +369,7 @@ def _layer_spectra(
 def _rotations(rotation: Any, d: int, count: int) -> list[np.ndarray]:
     """One rotation for every place between two layers."""
     seeded = isinstance(rotation, int | np.integer) and count > 1
-    chosen = [(_check_seed(rotation), k) for k in range(count)] if seeded else [rotation] * count
+    chosen = [(check_seed(rotation), k) for k in range(count)] if seeded else [rotation] * count
     return [_rotation(r, d) for r in chosen]
 
 
@@ -376,7 +382,7 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
             f"but is {shown(rotation)}."
         )
     if isinstance(rotation, int | np.integer | tuple):
-        seed = rotation if isinstance(rotation, tuple) else _check_seed(rotation)
+        seed = rotation if isinstance(rotation, tuple) else check_seed(rotation)
         gaussian_matrix = np.random.default_rng(seed).standard_normal((d, d))
         Q, R = np.linalg.qr(gaussian_matrix)
         return Q * np.sign(np.diagonal(R))
@@ -387,19 +393,6 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
             f"shape {matrix.shape}" + (" and is not orthogonal." if matrix.shape == (d, d) else ".")
         )
     return matrix
-
-
-def _check_seeds(seed: Any) -> tuple[list[int], bool]:
-    """One seed or several, and which of the two."""
-    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str) and np.ndim(seed):
-        if len(seed) == 0:
-            raise InputError("Argument `seed` must hold at least one seed, but is empty.")
-        return [_check_seed(s) for s in seed], True
-    return [_check_seed(seed)], False
-
-
-def _check_seed(seed: Any) -> int:
-    return check_whole_number("seed", seed, least=0)
 
 
 def compress(

@@ -24,17 +24,19 @@ def check_units(units: str) -> str:
 class Spectrum:
     r"""A reduced state: logit singular values `a` and conserved differences `C`.
 
-    $a_i = \alpha_i\beta_i$ and $C_i = \alpha_i^2 - \beta_i^2$ for the singular values $\alpha$ of W
-    and $\beta$ of H; in deeper models the squares of layer 1 minus those of each other layer, one row
+    $a_i = \alpha_i\beta_i$ and $C_i = \alpha_i^2 - \beta_i^2$ for the singular values $\alpha$ of $W$
+    and $\beta$ of $H$; in deeper models the squares of layer 1 minus those of each other layer, one row
     for each. Leading axes of `a` are a batch. `units` is None when nothing was said: the function that
     uses the spectrum then decides (scaled, unless told otherwise). `angles` are the phases of the
-    modes of a circulant start, or the one angle between the blocks of an imbalanced model.
+    modes of a circulant start, or the one angle between the blocks of an imbalanced model. `seed` is
+    what a random start was drawn with, one for each run of a batch.
     """
 
     a: np.ndarray
     C: np.ndarray
     units: str | None = None
     angles: np.ndarray | None = None
+    seed: Any = None
 
     @property
     def modes(self) -> int:
@@ -53,7 +55,8 @@ class Spectrum:
     def row(self, i: Any) -> "Spectrum":
         """One spectrum of a batch, or those of a list of numbers."""
         angles = None if self.angles is None else self.angles[i]
-        return Spectrum(self.a[i], self.C[i], self.units, angles)
+        seed = np.array(self.seed)[i].tolist() if isinstance(self.seed, list) else self.seed
+        return Spectrum(self.a[i], self.C[i], self.units, angles, seed)
 
 
 def check_batch(start: Spectrum) -> None:
@@ -72,14 +75,14 @@ def spectrum(
     r"""A reduced start from logit singular values.
 
     Args:
-        a: One value per free mode, in the order of the basis: the K − 1 non-trivial modes for
+        a: One value per free mode, in the order of the basis: the $K-1$ non-trivial modes for
             cross-entropy with the Sylvester basis, the constant one before them for MSE. For two
             blocks of classes those inside each block, then the one between. Not negative.
         C: Conserved differences $C_i = \alpha_i^2 - \beta_i^2$, any sign; zero (balanced) when
-            left out. One number stands for all modes. At depth N ≥ 3 one row for each of the layers
-            2 to N: the squares of layer 1 minus theirs; one row alone stands for all of them.
+            left out. One number stands for all modes. At depth $N\ge3$ one row for each of the layers
+            2 to $N$: the squares of layer 1 minus theirs; one row alone stands for all of them.
         units: "scaled" (the paper's reduced equation, the default) or "raw" (the matrices').
-        angle: For two blocks of classes: the angle from 0 to π/2 between the features of the mode
+        angle: For two blocks of classes: the angle from 0 to $\pi/2$ between the features of the mode
             between them and those of the first block. Left out: that of balanced classes.
 
     Examples:
@@ -155,11 +158,14 @@ def circulant(values: Any, C: Any = None, units: str | None = None) -> Spectrum:
 class Parameters:
     """A full state: the factors of the logit matrix, `(W, H)`, `(Z,)` at depth 1, or more.
 
-    Leading axes are a batch (one entry per seed). Always in the units of the matrices (raw).
+    Leading axes are a batch (one entry per seed). The numbers are those of the matrices themselves;
+    `units` are those in which a run from here is answered, if anything was said: a lifted start has
+    those of its singular values, a state of a run those of the run.
     """
 
     factors: tuple[np.ndarray, ...]
     seed: Any = None  # what `gaussian` drew it with
+    units: str | None = None
 
     @property
     def W(self) -> np.ndarray:
@@ -227,7 +233,7 @@ def check_factors(
         )
     if not all(np.all(np.isfinite(f)) for f in factors):
         raise InputError("Argument `start` must have matrices of finite numbers.")
-    checked = Parameters(factors, state.seed)
+    checked = Parameters(factors, state.seed, state.units)
     if checked.batch and not batch:
         raise InputError(f"Argument `start` must be one state, but is a batch of {checked.batch}.")
     return checked

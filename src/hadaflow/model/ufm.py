@@ -20,7 +20,9 @@ from hadaflow.base.errors import InputError, shown
 from hadaflow.base.lazy import jnp
 from hadaflow.base.precision import float64
 from hadaflow.model.blocks import BlockBasis, check_imbalance
+from hadaflow.model.description import document_of, in_short, in_words
 from hadaflow.model.labels import check_labels, difference_table
+from hadaflow.model.layers import check_decays
 from hadaflow.model.losses import LOSSES, CrossEntropy, Loss, MeanSquaredError
 from hadaflow.model.states import Parameters, check_factors
 
@@ -37,24 +39,25 @@ class UFM:
     r"""The unconstrained features model (Eq. 1): free features, linear classifier.
 
     Args:
-        classes: Number of classes K, from 2 on.
-        samples: Samples per class n.
-        width: Feature dimension d; K when left out.
-        depth: Number N of factors of the logit matrix: 2 is the paper's $Z = WH$, 1 is direct
+        classes: Number of classes $K$, from 2 on.
+        samples: Samples per class, $n$.
+        width: Feature dimension $d$; $K$ when left out.
+        depth: Number $N$ of factors of the logit matrix: 2 is the paper's $Z = WH$, 1 is direct
             optimization of the logits (Eq. 13), more is $Z = W_1 W_2\cdots H$.
         loss: "cross_entropy" or "mse" ($\frac12\|Y - Z\|_F^2$).
-        reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run Kn times
-            slower and changes nothing in scaled units.
+        reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run $Kn$
+            times slower and changes nothing in scaled units.
         group: Orders of the cyclic factors of an abelian group on the classes, such as (10,) or
-            (2, 4), whose characters are the basis. Left out: $Z_2^m$ (Sylvester) when K is a power of
+            (2, 4), whose characters are the basis. Left out: $Z_2^m$ (Sylvester) when $K$ is a power of
             two, else the cyclic group. A reduced state has one singular value for each pair of
             conjugate characters. With `imbalance`, a pair of groups, one for each block.
-        label_smoothing: Share s of every label that is spread evenly over all classes.
+        label_smoothing: Share $s$ of every label that is spread evenly over all classes.
         label_distribution: Soft labels instead: the probability of each class for a sample of class
-            0, classes in the order of the group; for class h shifted by h. The same for g and −g.
+            0, classes in the order of the group; for class $h$ shifted by $h$. The same for $g$ and
+            $-g$.
         temperature: Logits are divided by it before the softmax.
-        weight_decay: λ of the penalties $\frac{\lambda_W}2\|W\|^2 + \frac{\lambda_H}2\|H\|^2$, one
-            number for all layers or one for each, in the units of the matrices.
+        weight_decay: $\lambda$ of the penalties $\frac{\lambda_W}2\|W\|^2 + \frac{\lambda_H}2\|H\|^2$,
+            one number for all layers or one for each, in the units of the matrices.
         imbalance: Blocks of (classes, samples of each) instead of `samples`, such as
             ((4, 5), (4, 1)). Two blocks have a reduced view.
 
@@ -83,7 +86,7 @@ class UFM:
         self._check_shape()
         self._check_loss()
         self._check_labels()
-        object.__setattr__(self, "weight_decay", _check_decay(self.weight_decay, self.depth))
+        object.__setattr__(self, "weight_decay", check_decays(self.weight_decay, self.depth))
 
     def _check_shape(self) -> None:
         if self.imbalance is not None:
@@ -151,6 +154,21 @@ class UFM:
                 f"{self.loss.upper()} there is no softmax."
             )
 
+    # --- words -----------------------------------------------------------------------------------
+
+    def describe(self, short: bool = False) -> str:
+        """The model in words, with everything that is not a default; `short` for titles.
+
+        Examples:
+            >>> print(UFM(8, weight_decay=0.1).describe(short=True))
+            K = 8, weight decay 0.1
+        """
+        return in_short(self) if short else in_words(self)
+
+    def to_document(self) -> dict[str, Any]:
+        """The options by name, as plain data: `UFM(**model.to_document())` is the same model."""
+        return document_of(self)
+
     # --- shape -----------------------------------------------------------------------------------
 
     @property
@@ -180,7 +198,7 @@ class UFM:
 
     @property
     def modes(self) -> int:
-        """Entries of a reduced state: the free modes of the basis, K − 1 for Sylvester.
+        """Entries of a reduced state: the free modes of the basis, $K-1$ for Sylvester.
 
         One more for MSE, the constant mode first, because it learns too.
         """
@@ -235,17 +253,17 @@ class UFM:
 
     @property
     def singular_value_scale(self) -> float:
-        """Raw singular value per scaled one, K√n."""
+        r"""Raw singular value per scaled one, $K\sqrt n$."""
         return self.classes * math.sqrt(self.mean_samples)
 
     @property
     def difference_scale(self) -> float:
-        """Raw difference C of squared layer singular values per scaled one, (K√n)^{2/N}."""
+        r"""Raw difference $C$ of squared layer singular values per scaled one, $(K\sqrt n)^{2/N}$."""
         return self.singular_value_scale ** (2 / max(self.depth, 2))
 
     @property
     def time_scale(self) -> float:
-        """Scaled time per raw time: 2√n at depth 2, 1/K at depth 1; Kn times less for a mean."""
+        r"""Scaled per raw time: $2\sqrt n$ at depth 2, $1/K$ at depth 1; $Kn$ times less for a mean."""
         N = self.depth
         scale = N * math.sqrt(self.mean_samples) * self.singular_value_scale ** (1 - 2 / N)
         return scale / self.loss_divisor
@@ -260,18 +278,18 @@ class UFM:
 
     @property
     def decays(self) -> tuple[float, ...]:
-        """λ of every layer: λ_W and λ_H at depth 2."""
+        r"""$\lambda$ of every layer: $\lambda_W$ and $\lambda_H$ at depth 2."""
         assert isinstance(self.weight_decay, tuple)
         return self.weight_decay
 
     @property
     def scaled_decays(self) -> tuple[float, ...]:
-        """λ of every layer per unit of scaled time."""
+        r"""$\lambda$ of every layer per unit of scaled time."""
         return tuple(decay / self.time_scale for decay in self.decays)
 
     @property
     def decay_strength(self) -> float:
-        r"""$\bar\lambda = (\prod_l\lambda_l)^{1/N}/\sqrt n$ (times Kn for a mean).
+        r"""$\bar\lambda = (\prod_l\lambda_l)^{1/N}/\sqrt n$ (times $Kn$ for a mean).
 
         At depth 2 $\sqrt{\lambda_W\lambda_H/n}$, and from 1 on all modes die.
         """
@@ -294,7 +312,7 @@ class UFM:
         return self.label_smoothing > 0 or self.label_distribution is not None
 
     def may_change_sign(self, C: np.ndarray) -> bool:
-        """Can labels pull a mode through zero? Balanced modes die there; others go on, with phase π.
+        r"""Can labels pull a mode through zero? Balanced ones die there; others go on, with phase $\pi$.
 
         Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its
         own fixed point is.
@@ -357,12 +375,12 @@ class UFM:
 
     @property
     def loss_per_energy(self) -> np.float64:
-        """What turns the loss of one sample into the loss: Kn for a sum, 1 for a mean."""
+        """What turns the loss of one sample into the loss: $Kn$ for a sum, 1 for a mean."""
         return np.float64(self.total_samples / self.loss_divisor)
 
     @property
     def traced_decays(self) -> np.ndarray | None:
-        """λ of every layer per unit of scaled time, None without penalties."""
+        r"""$\lambda$ of every layer per unit of scaled time, None without penalties."""
         return np.array(self.scaled_decays) if self.penalized else None
 
     @property
@@ -418,17 +436,17 @@ class UFM:
         return FullView.of(self)
 
     def nontrivial(self, a):
-        """The K − 1 non-trivial singular values of a reduced state, multiplicities written out."""
+        """The $K-1$ non-trivial singular values of a reduced state, multiplicities written out."""
         return self.modes_of_view.expand(a[..., -self.modes_of_view.modes :])
 
     # --- the equations for NumPy arrays, scaled units ----------------------------------------------
 
     @float64
     def drive(self, a):
-        r"""Reduced force $g = b/D$ as (direction, log slowness): $g$ = direction · exp(−slowness).
+        r"""Reduced force $g = b/D$ as (direction, log slowness): direction times $e^{-slowness}$.
 
         Cross-entropy: direction $\Psi p$ with weights $p = \mathrm{softmax}(-\Psi a)$ and slowness
-        $\log(1 + e^M)$, $M = -\log\sum_j e^{-(\Psi a)_j}$. MSE: direction $1 - Ka$, slowness 0.
+        $\log(1 + e^m)$, $m = -\log\sum_j e^{-(\Psi a)_j}$. MSE: direction $1 - Ka$, slowness 0.
         """
         along, _, slowness = self.view.force(modes_first(a))
         batch = a.shape[:-1]
@@ -448,7 +466,7 @@ class UFM:
 
     @float64
     def energy(self, a, angles=None):
-        r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 8 over Kn), or its MSE.
+        r"""Loss of one sample: $E = \log(1 + \sum_j e^{-(\Psi a)_j})$ (Eq. 8 over $Kn$), or its MSE.
 
         The mean over all samples, where classes differ.
         """
@@ -463,7 +481,7 @@ class UFM:
 
     @float64
     def residual(self, Z):
-        """Softmax residual Y − P(Z) (Y − Z for MSE), accurate when 1 − p is far below 1e-16."""
+        """Softmax residual $Y - P(Z)$ ($Y - Z$ for MSE), accurate when $1 - p$ is far below 1e-16."""
         direction, slowness = self.full_view.drive(Z)
         return direction * jnp.exp(-slowness)[..., None, None]
 
@@ -481,14 +499,3 @@ def check_model(model: Any) -> None:
     """Refuse what is no model."""
     if not isinstance(model, UFM):
         raise InputError(f"Argument `model` must be a UFM, but is {type(model).__name__}.")
-
-
-def _check_decay(value: Any, depth: int) -> tuple[float, ...]:
-    """The penalties of all layers as numbers that are not negative."""
-    several = "" if depth == 1 else f", or {depth} of them, one for each layer"
-    allowed = f"a number that is not negative{several}"
-    given = value if isinstance(value, tuple | list) else (value,) * depth
-    numbers = tuple(as_number("weight_decay", v, allowed) for v in given)
-    if len(numbers) != depth or not all(0 <= v < math.inf for v in numbers):
-        raise InputError(f"Argument `weight_decay` must be {allowed}, but is {shown(value)}.")
-    return numbers

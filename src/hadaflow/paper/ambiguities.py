@@ -34,7 +34,7 @@ def compute_readings(settings: Settings, report: Any) -> xr.Dataset:
         for c, (reduction, order) in enumerate(_CASES.values()):
             model = UFM(K, reduction=reduction)
             random = gaussian(model, math.exp(-delta) / math.sqrt(K), settings.all_seeds)
-            start = matched_spectrum(model, random, order=order)
+            start = matched_spectrum(model, random, order=order, units=RAW)
             for run_index in range(settings.seeds):
                 one = Spectrum(start.a[run_index], start.C[run_index], RAW)
                 run = solve(model, one, times=times, progress=None)

@@ -49,7 +49,7 @@ class Experiment:
         K = model.classes
         scale = settings.scale or math.exp(-self.delta) / math.sqrt(K)
         random = gaussian(model, scale, settings.all_seeds)
-        spectrum = matched_spectrum(model, random, order=settings.order)
+        spectrum = matched_spectrum(model, random, order=settings.order, units=RAW)
         paired = hadamard(model, spectrum)
         iterations = np.unique(
             np.rint(np.geomspace(1, settings.steps, settings.points)).astype(int)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +15,23 @@ import numpy as np
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.files import as_path, write_atomically
 from hadaflow.base.lazy import xr
+from hadaflow.results.axes import AUTO, AXES, Axis, telling
 
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
-COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B07A00", "#3A9AD9", "#000000"]
 # Modes that coincide stay visible through their different dashes.
 DASHES: Any = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))]
 _LABELLED_MODES = 7
 _PICTURES = ("png", "pdf", "svg", "jpg")
 _DRAWN_MODES = 300
-_LATEST_TIME = 1e5  # log10 t
+_NOTEBOOK_DPI = 90
+_DRAWN_RUNS = 200  # of a batch, drawn each by itself
+_SQUEEZED = 30.0  # times as large as half of a curve is what lies in sight
+_BANDED_MODES = 3  # more bands on top of each other are mud
+_COMMON_POINTS = 400  # of the axis that runs with clocks of their own are brought to
+
+# How the runs of a batch are drawn together.
+QUANTILES, ERRORS, EACH = "quantiles", "standard error", "all"
 
 _STYLE: Any = {
     "axes.spines.top": False,
@@ -42,10 +54,22 @@ def house_style() -> Any:
 
 def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
     """A figure and its axes; within `house_style`."""
+    figure = _picture()(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns)
+
+
+@functools.cache
+def _picture() -> Any:
+    """Matplotlib's figure that a notebook shows without its global state, which we leave alone."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns)
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            drawn = io.BytesIO()
+            self.savefig(drawn, format="png", dpi=_NOTEBOOK_DPI)
+            return drawn.getvalue()
+
+    return Picture
 
 
 def check_picture(path: Path) -> str:
@@ -66,63 +90,106 @@ def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
         write_atomically(target, lambda tmp: figure.savefig(tmp, dpi=160, format=suffix))
 
 
-def draw(data: xr.Dataset, title: str = "") -> Any:
-    """The paper's kind of picture: singular values, their direction, KL and M against time.
-
-    `data` has `a` and `a_hat` (time, mode), `kl` and `l2` (time), a coordinate `log10_time` and an
-    attribute `values`, how many singular values are equal at collapse; with a `run` axis, means over
-    runs are drawn with standard-error bands. Returns the figure.
-    """
+def draw_ends(ends: xr.Dataset, panels: Sequence[str], title: str = "") -> Any:
+    """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics."""
+    kinds = ["log10_time", "log_norm", *panels]
+    if not np.all(np.isfinite(ends["log10_time"])):
+        kinds[0] = "log10_log10_time"
     with house_style():
-        figure, axes = canvas(2, 2, (10, 6.4))
-        x, label = _time_axis(data)
-        data = _some_modes(data)
-        if np.all(np.isfinite(data["a"])):
-            _draw_modes(axes[0, 0], x, data["a"], "singular values $a_i$", log=True)
-        else:
-            logs = data["log_a"] / np.log(10.0)
-            _draw_modes(axes[0, 0], x, logs, r"$\log_{10}$ of singular values $a_i$", log=False)
-        _draw_modes(axes[0, 1], x, data["a_hat"], r"normalized $\hat a_i$", log=False)
-        collapsed = data.attrs["values"]
-        axes[0, 1].axhline(1 / collapsed, color="0.4", lw=0.9, ls=":", zorder=0)
-        axes[0, 1].annotate(
-            f"1/{collapsed}",
-            (1.0, 1 / collapsed),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, -3),
-            textcoords="offset points",
-            fontsize=8,
-            color="0.35",
-        )
-        _draw_scalar(axes[1, 0], x, data["kl"], "KL divergence from uniform")
-        _draw_scalar(axes[1, 1], x, data["l2"], "$M$ (squared L2 distance)/2")
-        for axis in axes.flat:
-            axis.set_xlabel(label)
-            if len(x) > 1 and x[-1] > x[0]:
-                axis.set_xlim(x[0], x[-1])
-        if data.sizes["mode"] <= _LABELLED_MODES and axes[0, 0].lines:
-            axes[0, 0].legend(ncols=2, title="mode", title_fontsize=8)
-        if title:
-            figure.suptitle(title, fontsize=11)
+        figure, axes = canvas(1, len(kinds), (4 * len(kinds), 3.4))
+        for axis, kind in zip(axes, kinds, strict=True):
+            values = np.sort(ends[kind].values)
+            axis.step(
+                np.append(values[:1], values), np.linspace(0, 1, len(values) + 1), where="post"
+            )
+            label = (
+                AXES[kind].label.format(**ends.attrs) if kind in AXES else _NAMES.get(kind, kind)
+            )
+            axis.set_xlabel(f"{label} at the end")
+            axis.set_ylabel(f"share of {len(values)} runs")
+            axis.set_ylim(0, 1.02)
+        figure.suptitle(title, fontsize=11)
     return figure
 
 
-def _time_axis(data: xr.Dataset) -> tuple[np.ndarray, str]:
-    """log10 of time, or iterations; time 0 is drawn a little before the first positive time.
+# --- what is drawn of a run or a batch -----------------------------------------------------------
 
-    Times so late that all else would be at the left edge give way to log‖a‖₁, which is nearly their log.
+
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    """A run, or a batch brought to one axis."""
+
+    data: xr.Dataset
+    x: np.ndarray
+    spread: str
+    own: bool = False  # has each run its own times?
+
+    @classmethod
+    def of(cls, data: xr.Dataset, axis: Axis, spread: str) -> _Drawn:
+        with np.errstate(over="ignore"):
+            x = axis.values(data)
+        if "run" not in data.dims:
+            return cls(data, x, "")
+        own = x.ndim > 1
+        chosen = (QUANTILES if own else ERRORS) if spread == AUTO else spread
+        if not own or chosen == EACH:
+            return cls(data, x, chosen, own)
+        ends = np.nanmin(x), np.nanmax(x)
+        grid = np.linspace(*ends, _COMMON_POINTS)
+        return cls(_on_common(data, x, grid), grid, chosen, own)
+
+    @property
+    def runs(self) -> int:
+        return self.data.sizes.get("run", 1)
+
+    def says(self) -> str:
+        """What the lines and the band of a batch are."""
+        if not self.spread:
+            return ""
+        what = {QUANTILES: "median, 5–95 %", ERRORS: "mean ± standard error", EACH: "each"}
+        shown = min(self.runs, _DRAWN_RUNS)
+        count = (
+            f"{shown} of {self.runs}" if self.spread == EACH and shown < self.runs else self.runs
+        )
+        stays = "; each stays at its end" if self.own and self.spread == QUANTILES else ""
+        return f"{what[self.spread]} of {count} runs{stays}"
+
+    def center_and_band(self, values: xr.DataArray) -> tuple[np.ndarray, Any]:
+        """The line of a quantity, and the edges of its band, along the first axis."""
+        if not self.spread:
+            return values.values, None
+        if self.spread == QUANTILES:
+            low, middle, high = np.nanquantile(values.values, (0.05, 0.5, 0.95), axis=0)
+            return middle, (low, high)
+        mean = values.mean("run").values
+        error = values.std("run", ddof=min(1, self.runs - 1)).values / np.sqrt(self.runs)
+        return mean, (mean - error, mean + error)
+
+    def lines(self, values: xr.DataArray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Each run of a batch by itself."""
+        some = np.unique(np.linspace(0, self.runs - 1, min(self.runs, _DRAWN_RUNS)).astype(int))
+        x = np.broadcast_to(self.x, values.shape[:2])
+        return [(x[i], values.values[i]) for i in some]
+
+
+def _on_common(data: xr.Dataset, x: np.ndarray, grid: np.ndarray) -> xr.Dataset:
+    """Runs with clocks of their own on one axis, between saved points along straight lines.
+
+    A run that has ended stays at its end.
     """
-    if "iteration" in data.coords:
-        name, values = r"$\log_{10}$ iteration", np.log10(np.maximum(data["iteration"].values, 0.5))
-        return values, name
-    values = data["log10_time"].values.astype(float).copy()
-    if np.max(values) > _LATEST_TIME:
-        return data["log_norm"].values, r"$\log\,\|a\|_1$"
-    positive = values[np.isfinite(values)]
-    if positive.size < values.size:
-        step = np.diff(positive[:2])[0] if positive.size > 1 else 1.0
-        values[~np.isfinite(values)] = (positive[0] if positive.size else 0.0) - min(step, 1.0)
-    return values, rf"$\log_{{10}} t$ ({data.attrs.get('units', 'scaled')} units)"
+    found = {}
+    for name, values in data.data_vars.items():
+        if values.dims[:2] != ("run", "time"):
+            continue
+        flat = values.values.reshape(*values.shape[:2], -1)
+        rows = np.empty((len(flat), len(grid), flat.shape[2]))
+        for i, (places, columns) in enumerate(zip(x, flat, strict=True)):
+            seen = np.isfinite(places)
+            for j in range(flat.shape[2]):
+                rows[i, :, j] = np.interp(grid, places[seen], columns[seen, j])
+        shape = (len(flat), len(grid), *values.shape[2:])
+        found[name] = (values.dims, rows.reshape(shape))
+    return xr.Dataset(found, {"mode": data["mode"]}, data.attrs)
 
 
 def _some_modes(data: xr.Dataset) -> xr.Dataset:
@@ -135,34 +202,182 @@ def _some_modes(data: xr.Dataset) -> xr.Dataset:
     return data.isel(mode=np.sort(chosen))
 
 
-def _draw_modes(axis: Any, x: np.ndarray, values: xr.DataArray, label: str, log: bool) -> None:
+# --- panels --------------------------------------------------------------------------------------
+
+_NAMES = {
+    "a": "singular values $a_i$",
+    "a_hat": r"normalized $\hat a_i$",
+    "kl": "KL divergence from uniform",
+    "l2": "$M$ (squared L2 distance)/2",
+}
+
+
+def check_spread(spread: str) -> str:
+    """Refuse what is no way to draw a batch."""
+    allowed = (AUTO, QUANTILES, ERRORS, EACH)
+    if spread not in allowed:
+        raise InputError(
+            f"Argument `spread` must be one of {', '.join(allowed)}, but is {shown(spread)}."
+        )
+    return spread
+
+
+def check_axes(ax: Any, panels: Sequence[str]) -> Any:
+    """As many axes as there are panels, or none."""
+    if ax is None:
+        return None
+    flat = np.ravel(ax)
+    if len(flat) != len(panels) or not all(hasattr(one, "plot") for one in flat):
+        raise InputError(
+            f"Argument `ax` must be matplotlib axes, one for each of {', '.join(panels)}, but is "
+            f"{shown(ax)}."
+        )
+    return flat
+
+
+def draw(
+    runs: dict[str, xr.Dataset],
+    panels: Sequence[str],
+    *,
+    x: str = AUTO,
+    spread: str = AUTO,
+    title: str = "",
+    axes: Any = None,
+) -> Any:
+    """Quantities of one run, or of several under their names, against one axis.
+
+    Each dataset has what the panels name, (time) or (time, mode), with a `run` axis in front where it
+    is a batch; `log_norm`; the coordinates of `AXES`; and an attribute `values`, how many singular values
+    are equal at collapse. Draws on `axes`, one for each panel, or on a figure of its own, which it
+    returns.
+    """
+    chosen = AXES[telling(runs, panels) if x == AUTO else x]
+    drawn = {name: _Drawn.of(_some_modes(data), chosen, spread) for name, data in runs.items()}
+    with house_style():
+        figure = None
+        if axes is None:
+            columns = len(panels) if len(panels) < 4 else 2
+            rows = -(-len(panels) // columns)
+            figure, axes = canvas(rows, columns, (5 * columns, 0.2 + 3.1 * rows))
+        flat = np.ravel(axes)
+        for axis, panel in zip(flat, panels, strict=False):
+            _draw_panel(axis, panel, drawn)
+            axis.set_xlabel(chosen.label.format(units=next(iter(runs.values())).attrs["units"]))
+            low = min(np.nanmin(d.x) for d in drawn.values())
+            high = max(np.nanmax(d.x) for d in drawn.values())
+            if high > low:
+                axis.set_xlim(low, high)
+        for axis in flat[len(panels) :]:
+            axis.set_visible(False)
+        _explain(figure, flat, drawn)
+        if title and figure is not None:
+            figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _draw_panel(axis: Any, panel: str, drawn: dict[str, _Drawn]) -> None:
+    label = _NAMES.get(panel, panel)
+    if panel == "a" and not all(np.all(np.isfinite(d.data["a"])) for d in drawn.values()):
+        panel, label = "log10_a", r"$\log_{10}$ of singular values $a_i$"
+    modes = panel in ("a", "a_hat", "log10_a")
+    for index, one in enumerate(drawn.values()):
+        values = one.data["log_a"] / np.log(10.0) if panel == "log10_a" else one.data[panel]
+        color = COLORS[index % len(COLORS)]
+        if modes and len(drawn) == 1:
+            _draw_modes(axis, one, values)
+        elif modes:
+            for i in range(values.sizes["mode"]):
+                _draw_values(axis, one, values.isel(mode=i), color, band=False, lw=0.9)
+        else:
+            _draw_values(axis, one, values, color)
+    if panel == "a_hat":
+        _mark_collapse(axis, {d.data.attrs["values"] for d in drawn.values()})
+    positive = any(np.any(d.data["a"] > 0) for d in drawn.values())
+    if (panel == "a" and positive) or (not modes and _squeezed(panel, drawn)):
+        axis.set_yscale("log")
+    axis.set_ylabel(label)
+
+
+def _draw_modes(axis: Any, one: _Drawn, values: xr.DataArray) -> None:
+    """Every mode in its colour; many of them along a gradient."""
     import matplotlib
 
-    mean = values.mean("run") if "run" in values.dims else values
-    count = mean.sizes["mode"]
+    count = values.sizes["mode"]
     many = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, count))
     for i in range(count):
-        y = mean.isel(mode=i).values
-        if log and not np.any(y > 0):
-            continue
-        color = COLORS[i] if count <= _LABELLED_MODES else many[i]
-        style = DASHES[i % len(DASHES)] if count <= _LABELLED_MODES else "-"
-        axis.plot(x, y, color=color, ls=style, label=str(int(mean["mode"].values[i])))
-    if log:
-        axis.set_yscale("log")
-    axis.set_ylabel(label)
+        few = count <= _LABELLED_MODES
+        _draw_values(
+            axis, one, values.isel(mode=i), COLORS[i] if few else many[i],
+            ls=DASHES[i % len(DASHES)] if few else "-", band=count <= _BANDED_MODES,
+            label=str(int(values["mode"].values[i])),
+        )  # fmt: skip
 
 
-def _draw_scalar(axis: Any, x: np.ndarray, values: xr.DataArray, label: str) -> None:
-    if "run" in values.dims:
-        runs = values.sizes["run"]
-        mean, error = values.mean("run").values, values.std("run", ddof=min(1, runs - 1)).values
-        band = error / np.sqrt(runs)
-        axis.fill_between(x, mean - band, mean + band, color=COLORS[0], alpha=0.2, lw=0)
-    else:
-        mean = values.values
-    positive = mean[np.isfinite(mean) & (mean > 0)]
-    axis.plot(x, mean, color=COLORS[0])
-    if positive.size and positive.max() > 30 * positive.min():
-        axis.set_yscale("log")
-    axis.set_ylabel(label)
+def _draw_values(
+    axis: Any, one: _Drawn, values: xr.DataArray, color: Any, *, band: bool = True, **style: Any
+) -> None:
+    if one.spread == EACH:
+        style["lw"] = 0.6
+        for x, y in one.lines(values):
+            axis.plot(x, y, color=color, alpha=0.4, **style)
+            style.pop("label", None)
+        return
+    center, edges = one.center_and_band(values)
+    axis.plot(one.x, center, color=color, **style)
+    if edges is not None and band:
+        axis.fill_between(one.x, *edges, color=color, alpha=0.2, lw=0)
+
+
+def _squeezed(panel: str, drawn: dict[str, _Drawn]) -> bool:
+    """Would most of a scalar lie at the bottom of a linear axis? Then its logarithm tells more."""
+    found = np.concatenate([d.center_and_band(d.data[panel])[0].ravel() for d in drawn.values()])
+    found = found[np.isfinite(found)]
+    positive = bool(found.size) and bool(np.all(found >= 0)) and bool(found.max() > 0)
+    return positive and float(np.median(found)) < found.max() / _SQUEEZED
+
+
+def _mark_collapse(axis: Any, values: set[int]) -> None:
+    """The share that each of so many singular values has at collapse."""
+    for count in values:
+        axis.axhline(1 / count, color="0.4", lw=0.9, ls=":", zorder=0)
+        axis.annotate(
+            f"1/{count}", (1.0, 1 / count), xycoords=("axes fraction", "data"), xytext=(3, -3),
+            textcoords="offset points", fontsize=8, color="0.35",
+        )  # fmt: skip
+
+
+def _explain(figure: Any, axes: Any, drawn: dict[str, _Drawn]) -> None:
+    """Legends: of the runs where there are several, else of the modes; and what bands are."""
+    from matplotlib.lines import Line2D
+
+    says = {name: d.says() for name, d in drawn.items()}
+    if len(drawn) > 1:
+        handles = [
+            Line2D([], [], color=COLORS[i % len(COLORS)], label=f"{n}: {s}" if s else n)
+            for i, (n, s) in enumerate(says.items())
+        ]
+        if figure is not None:
+            figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
+        else:
+            axes[0].legend(handles=handles)
+        return
+    (one,), (said,) = drawn.values(), says.values()
+    count = one.data.sizes["mode"]
+    shown_modes = [axis for axis in axes if axis.get_legend_handles_labels()[0]]
+    if shown_modes and count <= _LABELLED_MODES:
+        shown_modes[0].legend(ncols=2, title="mode", title_fontsize=8)
+    elif shown_modes and figure is not None:
+        _color_bar(figure, shown_modes, one.data["mode"].values)
+    if said and figure is not None:
+        figure.legend(handles=[Line2D([], [], color="0.3", label=said)], loc="outside lower center")
+
+
+def _color_bar(figure: Any, axes: list[Any], modes: np.ndarray) -> None:
+    """Which colour is which mode, where there are too many for a legend."""
+    import matplotlib
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    colors = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, 256)))
+    scale = ScalarMappable(Normalize(float(modes[0]), float(modes[-1])), colors)
+    figure.colorbar(scale, ax=axes, label="mode", pad=0.02, aspect=30)

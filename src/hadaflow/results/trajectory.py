@@ -6,26 +6,35 @@ import dataclasses
 import functools
 import os
 import platform
+import textwrap
+from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hadaflow.base.checks import check_whole_number
 from hadaflow.base.errors import InputError
 from hadaflow.base.lazy import xr
+from hadaflow.base.notebooks import shown_in_notebook
+from hadaflow.base.words import counted
 from hadaflow.metrics import measures as metrics
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.starts import log_singular_values
 from hadaflow.model.states import RAW, Parameters, Spectrum
 from hadaflow.model.ufm import UFM
 from hadaflow.results import plotting
-from hadaflow.results.files import CLOCKS, RECORD, read_run, write_run
+from hadaflow.results.axes import AUTO, check_axis
+from hadaflow.results.files import CLOCKS, RECORD, write_run
 from hadaflow.results.statistics import Statistics, statistics_of
 from hadaflow.saddles.itineraries import Visit, between_points, check_scope, itinerary
 
+if TYPE_CHECKING:
+    from hadaflow.flow.places import Place
+
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
 _LARGEST_LOG = 700.0
+PANELS = ("a", "a_hat", "kl", "l2")  # of a picture, if nothing is said
 _AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
 
 
@@ -79,6 +88,11 @@ class Trajectory:
     # --- clocks and states -----------------------------------------------------------------------
 
     def __len__(self) -> int:
+        return self.points
+
+    @property
+    def points(self) -> int:
+        """Number of saved points, the start included."""
         return self.log10_time.shape[-1]
 
     @property
@@ -106,9 +120,9 @@ class Trajectory:
 
     @property
     def C(self) -> np.ndarray:
-        """Differences α² − β² of the reduced view, conserved unless penalties act.
+        r"""Differences $\alpha^2 - \beta^2$ of the reduced view, conserved unless penalties act.
 
-        At depth N ≥ 3 with one more axis, for the layers 2 to N, before the modes.
+        At depth $N\ge3$ with one more axis, for the layers 2 to $N$, before the modes.
         """
         return self._reduced("C")
 
@@ -127,7 +141,7 @@ class Trajectory:
 
     @property
     def log_norm(self) -> np.ndarray:
-        """Natural log of ‖a‖₁ over the non-trivial modes, each as often as its multiplicity."""
+        r"""Natural log of $\|a\|_1$ over the non-trivial modes, each as often as its multiplicity."""
         logs = self._log_nontrivial
         if self.view == "reduced":
             logs = self.model.modes_of_view.expand(logs)
@@ -141,13 +155,15 @@ class Trajectory:
         """All states of a full view as one batch of parameter matrices."""
         if self.view != "full":
             raise InputError("This trajectory is a reduced one: `lift` its states for matrices.")
-        return Parameters(tuple(self.arrays[name] for name in self.model.factor_names))
+        factors = tuple(self.arrays[name] for name in self.model.factor_names)
+        return Parameters(factors, units=self.units)
 
     def state(self, index: int) -> Spectrum | Parameters:
         """The state at one saved point, ready to start another run from."""
-        index = check_whole_number("index", index, -len(self), len(self) - 1)
+        index = check_whole_number("index", index, -self.points, self.points - 1)
         if self.view == "full":
-            return Parameters(tuple(f[..., index, :, :] for f in self.parameters.factors))
+            factors = tuple(f[..., index, :, :] for f in self.parameters.factors)
+            return Parameters(factors, units=self.units)
         layers = (slice(None),) * layer_axes(self.model.depth)
         angles = self.arrays.get("angles")
         turned = None if angles is None else angles[..., index, :]
@@ -180,10 +196,10 @@ class Trajectory:
     # --- readings --------------------------------------------------------------------------------
 
     def measure(self, metric: metrics.Metric) -> np.ndarray:
-        """`metric` (a name or your own function) at every saved point.
+        r"""`metric` (a name or your own function) at every saved point.
 
-        Where ‖a‖ itself is beyond 1e308, the metrics of the direction are exact, margins infinite, and
-        the rest is what it tends to; your own function sees infinities.
+        Where $\|a\|$ itself is beyond 1e308, the metrics of the direction are exact, margins infinite,
+        and the rest is what it tends to; your own function sees infinities.
         """
         values = metrics.measure(metric, self.model, self._states(metric), units=self.units)
         if metric in _AT_INFINITY:
@@ -197,6 +213,21 @@ class Trajectory:
     def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
         """Exact derivative of `metric` along the flow at every saved point."""
         return metrics.rate(metric, self.model, self._states(), flow=flow, units=self.units)
+
+    def extremes(self, metric: metrics.Metric) -> list[Place]:
+        """Maxima and minima of `metric` between the ends, located by following the run again.
+
+        Of a descent: among the iterations that were kept.
+        """
+        from hadaflow.flow import places
+
+        return places.extremes(self, metric)
+
+    def crossings(self, metric: metrics.Metric, value: float) -> list[Place]:
+        """Where `metric` passes `value`, located likewise."""
+        from hadaflow.flow import places
+
+        return places.crossings(self, metric, value)
 
     def itinerary(self, tolerance: float = 0.05) -> list[Visit]:
         """The saddles the run lingers near: within `tolerance` of the limit on a support, in order.
@@ -236,23 +267,24 @@ class Trajectory:
         return self.log_a - beyond[..., None] if np.any(beyond) else self.log_a
 
     def __repr__(self) -> str:
-        return f"<Trajectory {self.status}: {len(self)} points, K = {self.model.classes}>"
+        points = counted(self.points, "point")
+        return f"<{type(self).__name__} {self.status}: {points}, {self.model.describe(short=True)}>"
 
     def __str__(self) -> str:
         return self.summary()
 
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self, self.plot)
+
     def summary(self) -> str:
         """A readable account of the run."""
         m = self.model
-        runs = f", {self.log_a.shape[0]} runs" if self.log_a.ndim == 3 else ""
-        width = f", width {m.width}" if self.view == "full" and m.depth > 1 else ""
-        samples = m.samples_in_words if m.imbalance else f"{m.samples} samples"
+        runs = f", {counted(self.log_a.shape[0], 'run')}" if self.log_a.ndim == 3 else ""
         lines = [
             f"hadaflow trajectory · {self.status}",
             f"  {self.message}",
-            f"  model       {m.classes} classes × {samples}, depth {m.depth}{width}, "
-            f"{m.loss} ({m.reduction}), {self.view} view{runs}",
-            f"  points      {len(self)} from t = 0, {self.steps} steps",
+            f"  model       {m.describe()}, {self.view} view{runs}",
+            f"  points      {self.points} from t = 0, {counted(self.steps, 'step')}",
         ]
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
@@ -285,29 +317,61 @@ class Trajectory:
             return f"{line}, path {_range(self.path_length[..., -1])}"
         return f"{line}, log path {_range(self.log_path_length[..., -1])}"
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Singular values, their direction, KL and M against log time; written to `path` if given.
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        metrics: Sequence[metrics.Metric] | metrics.Metric = PANELS,
+        x: str = AUTO,
+        spread: str = AUTO,
+        ax: Any = None,
+    ) -> Any:
+        """Singular values, their direction, KL and M, or other quantities; written to `path` if given.
 
-        Returns the matplotlib figure.
+        Args:
+            path: A picture to write: png, pdf, svg or jpg.
+            metrics: What to draw: "a", "a_hat", names of metrics or functions of your own.
+            x: The axis: "log10_time", "log_norm", "log10_log10_time", "time", "path_length", and of a
+                descent "log10_iteration" and "iteration". "auto" takes the one on which the whole story
+                shows.
+            spread: How runs of a batch are drawn: "standard error" (mean and its error), "quantiles"
+                (median, 5–95 %) or "all"; "auto" takes quantiles where each run has its own times.
+            ax: Axes of your own to draw on, one for each of the metrics.
+
+        Returns the matplotlib figure, or None where it is your own.
         """
-        if self._own_clocks:
-            raise InputError(
-                "A batch whose runs have each their own times has no common picture: solve one of "
-                "its starts alone and plot that."
-            )
-        data = self.to_xarray().assign(
-            {name: (self._dims("time"), self._spectral(name)) for name in ("kl", "l2")}
-        )
+        names, data = self.curves(metrics)
+        figure = plotting.draw(
+            {"": data}, names, x=check_axis(x, data), title=self._title(),
+            spread=plotting.check_spread(spread), axes=plotting.check_axes(ax, names),
+        )  # fmt: skip
+        if path is not None:
+            plotting.write_picture(figure or np.ravel(ax)[0].figure, path)
+        return figure
+
+    def curves(
+        self, wanted: Sequence[metrics.Metric] | metrics.Metric
+    ) -> tuple[list[str], xr.Dataset]:
+        """Names of quantities and a dataset with them, for a picture."""
+        several: Any = wanted if isinstance(wanted, tuple | list) else [wanted]
+        found, data = {}, self.to_xarray()
+        for metric in several:
+            name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
+            if metric in ("a", "a_hat"):
+                found[name] = data[name]
+            else:
+                known = metric in ("kl", "l2") and wanted is PANELS
+                values = self._spectral(str(metric)) if known else self.measure(metric)
+                found[name] = (self._dims("time"), values)
+        clock = {"log10_log10_time": (data["log10_time"].dims, self.log10_log10_time)}
+        data = data.assign(found).assign_coords(clock)
         if self.model.has_constant_mode and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
         data.attrs["values"] = self.model.classes - 1
-        figure = plotting.draw(data, title=self._title())
-        if path is not None:
-            plotting.write_picture(figure, path)
-        return figure
+        return list(found), data
 
     @property
-    def _own_clocks(self) -> bool:
+    def own_clocks(self) -> bool:
         """Is it a batch whose runs have each their own times?"""
         return self.log10_time.ndim > 1
 
@@ -318,9 +382,7 @@ class Trajectory:
         return metrics.spectral_distance(name, self.model.nontrivial(np.exp(self._bounded_log_a)))
 
     def _title(self) -> str:
-        m = self.model
-        samples = m.samples if m.imbalance is None else m.samples_in_words
-        return f"K = {m.classes}, n = {samples}, depth {m.depth}, {m.loss}: {self.status}"
+        return textwrap.fill(f"{self.model.describe(short=True)}: {self.status}", 100)
 
     # --- labelled arrays and files ---------------------------------------------------------------
 
@@ -349,13 +411,27 @@ class Trajectory:
         if self.path_length is not None:
             variables["path_length"] = (self._dims("time"), self.path_length)
         coords: dict[str, Any] = {
-            "log10_time": (self._dims("time") if self._own_clocks else "time", self.log10_time),
+            "log10_time": (self._dims("time") if self.own_clocks else "time", self.log10_time),
             "mode": np.arange(first, first + self.log_a.shape[-1], dtype=np.int32),
         }
         if self.iterations is not None:
             coords["iteration"] = ("time", self.iterations)
         attributes = {"units": self.units, "status": self.status, "message": self.message}
         return xr.Dataset(variables, coords, attributes)
+
+    def to_dataframe(self, metrics: Sequence[metrics.Metric] = ("kl", "l2")) -> Any:
+        """Clocks, singular values, directions and metrics, a row for each saved point (pandas)."""
+        import pandas
+
+        names, data = self.curves(list(metrics))
+        columns: dict[str, Any] = {"log10_time": self.log10_time, "log_norm": self.log_norm}
+        if self.iterations is not None:
+            columns = {"iteration": self.iterations} | columns
+        for kind in ("a", "a_hat"):
+            for i in data["mode"].values:
+                columns[f"{kind}_{i}"] = data[kind].sel(mode=i).values
+        columns |= {name: data[name].values for name in names}
+        return pandas.DataFrame(columns).rename_axis("point")
 
     def _last_dims(self, name: str) -> tuple[str, ...]:
         if self.view == "full":
@@ -377,11 +453,6 @@ class Trajectory:
         if self.iterations is not None:
             extra["iterations"] = self.iterations.astype(float)
         return dict(self.arrays) | {n: v for n, v in extra.items() if v is not None}
-
-
-def load(path: str | os.PathLike[str]) -> Trajectory:
-    """Read a run written by `Trajectory.save`; its checksum, and what it says, are checked."""
-    return Trajectory(**read_run(path))
 
 
 def _number(value: float, digits: int) -> str:

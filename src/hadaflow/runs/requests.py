@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from hadaflow.model.fitting import as_spectrum, result_units
 from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.runs.methods import Choice, Method
-from hadaflow.runs.targets import Collapse, Steady, Target, Time
+from hadaflow.runs.spacing import Profile, spaced
+from hadaflow.runs.targets import Collapse, Steady, Target, Time, parse_target
 
 AUTO = "auto"
 _MOST_NUMBERS = 2**24  # in the states of a run, unless more points are asked for
-_FIRST_SAVED = -2.0  # log10 of the first saved time, unless the run is shorter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,20 +79,33 @@ class Request:
 
     @functools.cached_property
     def goals(self) -> np.ndarray | None:
-        """Where states are kept, in u, if that is known beforehand."""
-        if self.log10_times is not None:
-            return u_from_log10(self.log10_times + self.time_shift)
-        if isinstance(self.until, Time):
-            return self.grid(float(u_from_log10(self.until.log10_time + self.time_shift)))
-        return None
+        """Times of one's own at which states are kept, in u."""
+        if self.log10_times is None:
+            return None
+        return u_from_log10(self.log10_times + self.time_shift)
 
-    def grid(self, end: float) -> np.ndarray:
-        """Points geometric in time up to u = `end`, without the start."""
-        last = float(log10_from_u(end))
-        first = min(_FIRST_SAVED, last - 3)
-        us = u_from_log10(np.linspace(first, last, self.points)[1:])
-        us[-1] = end
-        return us
+    @functools.cached_property
+    def end(self) -> float | None:
+        """Where the run ends, in u, if that is known beforehand: at a time, or the last of one's own.
+
+        0 where nothing but the start is asked for.
+        """
+        if isinstance(self.until, Time):
+            return float(u_from_log10(self.until.log10_time + self.time_shift))
+        if self.until is not None or self.goals is None:
+            return None
+        return float(self.goals[-1]) if len(self.goals) else 0.0
+
+    def kept(self, us: np.ndarray, profile: Callable[[], Profile]) -> np.ndarray:
+        """Where states are kept, in u, of a run with states at `us`, from the start to its end.
+
+        At times of one's own before the end, or where the states change, by what `profile` makes of
+        them; and at the end.
+        """
+        if self.goals is None:
+            return spaced(us, profile(), self.points - 1)
+        end = float(us[-1])
+        return np.append(self.goals[self.goals < end], end)
 
     @property
     def target_value(self) -> float:
@@ -101,7 +115,7 @@ class Request:
     @property
     def saved_points(self) -> int:
         """Each takes a step of its own."""
-        return self.points if self.log10_times is None else len(self.log10_times) + 1
+        return self.points if self.log10_times is None else len(self.log10_times) + 2
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -124,7 +138,7 @@ class Request:
             asked = self.log10_times[:count]
             same = np.abs(times[:count] - asked) <= 1e-12 * (1 + np.abs(asked))
             times[:count] = np.where(same, asked, times[:count])
-        elif isinstance(self.until, Time) and len(times) == self.points - 1:
+        if isinstance(self.until, Time) and len(us) and us[-1] == self.end:
             times[-1] = self.until.log10_time
         return np.concatenate([[-np.inf], times])
 
@@ -178,12 +192,10 @@ def _default_points(model: UFM, start: Any) -> int:
 
 
 def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target | None:
-    arguments = {"until": until, "times": times, "log10_times": log10_times}
-    given = [name for name, value in arguments.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"Give one of `until`, `times` and `log10_times`, but not {given}.")
+    if times is not None and log10_times is not None:
+        raise InputError("Give one of `times` and `log10_times`, but not both.")
     if until is None:
-        if given:
+        if times is not None or log10_times is not None:
             return None
         if model.imbalance is not None and not model.settles:
             raise InputError(
@@ -191,10 +203,12 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
                 "classes does not become uniform, so there is no collapse to wait for."
             )
         return Steady() if model.settles else Collapse()
+    if isinstance(until, str):
+        return parse_target(until)
     if not isinstance(until, Target):
         raise InputError(
-            "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, "
-            f"but is {shown(until)}."
+            "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, or "
+            f'spelled as text such as "collapse:1e-6", but is {shown(until)}.'
         )
     return until
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hadaflow.base.checks import as_number, check_positive
-from hadaflow.base.errors import InputError, shown
+from hadaflow.base.errors import InputError, meant, shown
 from hadaflow.model.ufm import UFM
 
 # Rounding of log a shifts the time of collapse by about this over the tolerance.
@@ -118,7 +118,7 @@ class Time(Target):
 
     @staticmethod
     def left(reading: Reading, number: Any) -> Any:
-        """`number` is log(1 + t)."""
+        r"""`number` is $\log(1 + t)$."""
         return 1.0 - reading.u / number
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ class _Uniform(_Tolerance):
 
 @dataclasses.dataclass(frozen=True)
 class Collapse(_Uniform):
-    """Stop at neural collapse: when max_i |(K−1)â_i − 1| falls below `tolerance`."""
+    r"""Stop at neural collapse: when $\max_i|(K-1)\hat a_i - 1|$ falls below `tolerance`."""
 
     tolerance: float = 1e-6
     spelled: ClassVar[str] = "collapse"
@@ -228,7 +228,7 @@ class _Growing(Target):
 
 @dataclasses.dataclass(frozen=True)
 class Norm(_Growing):
-    """Stop when ‖a‖₁ over the non-trivial modes, in the run's units, reaches `value`."""
+    r"""Stop when $\|a\|_1$ over the non-trivial modes, in the run's units, reaches `value`."""
 
     spelled: ClassVar[str] = "norm"
 
@@ -311,15 +311,20 @@ _TARGETS: dict[str, Any] = {
 
 
 def parse_target(text: str) -> Target:
-    """A target from the command line, such as `collapse:1e-6` or `log10time:4000`."""
-    kind, _, value = text.partition(":")
-    if text == PredictedCollapse.spelled:
-        return PredictedCollapse()
+    """A target as it is spelled, `collapse:1e-6` or `log10time:4000`.
+
+    One whose tolerance has a usual value may be spelled without it: `collapse`.
+    """
+    kind, colon, value = text.strip().partition(":")
+    usual = {k.spelled for k in (Collapse, PredictedCollapse, Steady)}
+    if kind in usual and not colon:
+        return _TARGETS[kind]()
     try:
         number = float(value)
     except ValueError:
         number = math.nan
     if kind not in _TARGETS or math.isnan(number):
-        allowed = ", ".join(f"{k}:NUMBER" for k in _TARGETS)
-        raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}.")
+        allowed = ", ".join(f"{k}{':NUMBER' if k not in usual else '[:NUMBER]'}" for k in _TARGETS)
+        near = "" if kind in _TARGETS else meant(kind, _TARGETS)
+        raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}{near}.")
     return _TARGETS[kind](number)

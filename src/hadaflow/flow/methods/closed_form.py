@@ -17,9 +17,11 @@ from hadaflow.runs.methods import Method
 from hadaflow.runs.outcomes import Ending
 from hadaflow.runs.recording import Clocks, record, record_start, spectra, status_of
 from hadaflow.runs.requests import Request
+from hadaflow.runs.spacing import Profile, geometric
 from hadaflow.runs.targets import deviation
 
 _SECONDS = 1e-3
+_LOOKED_AT = 1024  # times at which it is asked how the state changes
 
 
 class ClosedForm(Method):
@@ -32,28 +34,41 @@ class ClosedForm(Method):
         return "nothing to integrate"
 
     def run(self, request: Request, start: Spectrum) -> Trajectory:
-        model, goals = request.model, request.goals
         status, message = "reached", "All requested times reached (closed form)."
-        if goals is None:
+        end = request.end
+        if end is None:
             end = _first_crossing(request, start)
             if end is None:
                 settled = f"The flow settles at a finite point before {request.event}."
                 return record_start(request, start, "failed", settled)
-            goals = request.grid(end)
-            status, message = status_of(request, Ending.EVENT, goals[-1])
-        with np.errstate(over="ignore"):
-            t = np.expm1(goals)
-        a = mse_singular_values(model, start.a, start.C, t)
-        path = mse_path_length(model, start.a, start.C, goals)
+            status, message = status_of(request, Ending.EVENT, end)
+        us = request.goals if request.until is None else _kept(request, start, end)
+        assert us is not None
+        path = mse_path_length(request.model, start.a, start.C, us)
         with np.errstate(divide="ignore"):
-            arrays = spectra(request, start, np.log(a))
-        return record(request, arrays, Clocks.at(request, goals, path), status, message)
+            arrays = spectra(request, start, np.log(_values(request, start, us)))
+        return record(request, arrays, Clocks.at(request, us, path), status, message)
 
     def memory(self, request: Request, start: Any) -> float:
         return 16.0 * start.a.size * request.saved_points
 
     def seconds(self, request: Request, start: Any) -> float:
         return _SECONDS
+
+
+def _values(request: Request, start: Spectrum, us: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return mse_singular_values(request.model, start.a, start.C, np.expm1(us))
+
+
+def _kept(request: Request, start: Spectrum, end: float) -> np.ndarray:
+    us = np.append(0.0, geometric(end, _LOOKED_AT))
+
+    def profile() -> Profile:
+        with np.errstate(divide="ignore"):
+            return Profile.of_logs(np.log(request.model.nontrivial(_values(request, start, us))))
+
+    return request.kept(us, profile)
 
 
 def _first_crossing(request: Request, start: Spectrum) -> float | None:

@@ -63,10 +63,9 @@ def knows(model: UFM, start: Any) -> bool:
 
 def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
     """Roughly, log‖a‖₁ (scaled) at the end of runs from `a`; leading axes batched."""
-    model, event, goals = request.model, request.event, request.goals
-    if goals is not None or event is None:
-        end = goals[-1] if goals is not None and len(goals) else 0.0
-        last = math.log(end) + math.log(model.temperature) if end > 0 else -math.inf
+    model, event, end = request.model, request.event, request.end
+    if event is None:
+        last = math.log(end) + math.log(model.temperature) if end else -math.inf
         return np.full(a.shape[:-1], last)
     last = event.log_norm_ahead(model.classes, request.target_value)
     if not event.uniform:
@@ -166,10 +165,7 @@ class Dual(Method):
             if event is not None and event.foretold:
                 outcome, ended, extra = _foretell(request, march, log_tau)
             else:
-                asked = request.log10_times
-                number = float(course.number)
-                values = [number] if asked is None else _requested(request, log_tau)
-                outcome = march.through(values, request.points - 2 if asked is None else 0)
+                outcome = _through(request, march, float(course.number), log_tau)
             with held_back():
                 return _recorded(ended, start, outcome, march, log_tau, extra)
 
@@ -204,20 +200,51 @@ def _aim(request: Request, log_tau: float) -> tuple[type[Target], float]:
     """The kind of target and its number, as `DualFlow` counts it: a divided by the temperature."""
     event = request.event
     if event is None:
-        goals = _requested(request, log_tau)
+        goals = _in_own_time(request, _asked(request), log_tau)
         return Time, goals[0] if goals else 1.0
     if event.foretold:
         return Norm, ANCHOR * math.sqrt(request.model.classes)
     return type(event), event.scaled_number(request.value_scale * request.model.temperature, False)
 
 
-def _requested(request: Request, log_tau: float) -> list[float]:
-    """Times asked for as log(1 + t), t in units of the flow of temperature one."""
-    asked = request.log10_times
-    if asked is None:
-        assert isinstance(request.until, Time)
-        asked = np.array([request.until.log10_time])
-    return u_from_log10(asked + request.time_shift - log_tau / LN10).tolist()
+def _asked(request: Request) -> np.ndarray:
+    """log10 of the times asked for, without what lies behind the end of a run to a time."""
+    asked = np.zeros(0) if request.log10_times is None else request.log10_times
+    if not isinstance(request.until, Time):
+        return asked
+    last = request.until.log10_time
+    return np.append(asked[asked < last], last)
+
+
+def _in_own_time(request: Request, log10_times: np.ndarray, log_tau: float) -> list[float]:
+    """Times as log(1 + t), t in units of the flow of temperature one."""
+    return u_from_log10(log10_times + request.time_shift - log_tau / LN10).tolist()
+
+
+def _through(request: Request, march: OrbitMarch, number: float, log_tau: float) -> Outcome:
+    """To the end of the run, with states at the times asked for or, without any, on the way."""
+    own = request.log10_times is not None
+    if request.event is None:
+        values = _in_own_time(request, _asked(request), log_tau)
+        return march.through(values, 0 if own else request.points - 2)
+    outcome = march.through([number], 0 if own else request.points - 2)
+    if not own or not len(outcome.us):
+        return outcome
+    # The way once more, by time, up to where it has led.
+    last = read_all(march.flow, jax.tree.map(lambda y: y[-1:], outcome.ys)).log_time[0] / LN10
+    asked = _asked(request)
+    before = asked[asked < last + log_tau / LN10 - request.time_shift]
+    if not len(before):
+        return outcome
+    values = _in_own_time(request, before, log_tau)
+    course = Course(march.course.flow, np.float64(values[0]), Time)
+    again = dataclasses.replace(march, course=course, give_up=lambda *_: None)
+    way = again.through(values, 0)
+    march.transforms = again.transforms
+    if way.ending is not Ending.EVENT:
+        return way
+    ys = jax.tree.map(lambda *y: np.concatenate(y), way.ys, outcome.ys)
+    return dataclasses.replace(outcome, us=np.concatenate([way.us, outcome.us]), ys=ys)
 
 
 def _lost_digits(basis: Basis, now: OrbitReading) -> Stop | None:
@@ -337,8 +364,12 @@ def _recorded(
         # Where log t overflows, it is the smallest margin.
         log_log_time = np.where(np.isfinite(log_time), logs, found.log_margin)
     log10_time = np.concatenate([[-np.inf], log_time / LN10])
-    if request.log10_times is not None and outcome.ending is Ending.EVENT:
-        log10_time[1:] = request.log10_times
+    if outcome.ending is Ending.EVENT and (asked := _asked(request)).size:
+        count = min(len(asked), len(log10_time) - 1 - (request.event is not None))
+        if request.log10_times is not None:
+            log10_time[1 : count + 1] = asked[:count]
+        else:
+            log10_time[-1] = asked[-1]
     log10_log10_time = np.concatenate([[np.nan], (log_log_time - math.log(LN10)) / LN10])
     with np.errstate(over="ignore"):
         path = np.concatenate([[0.0], np.exp(log_path)])

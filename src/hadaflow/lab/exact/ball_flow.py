@@ -83,7 +83,7 @@ class Setting:
 
     @functools.cached_property
     def turns(self) -> tuple[tuple[Fraction, ...], ...]:
-        """Phases of the characters over 2π, folded to 0 … ½: χ_h(g) has cosine cos(2πt)."""
+        r"""Phases of the characters over $2\pi$, folded to 0 … ½: $\chi_h(g)$ has cosine $\cos2\pi t$."""
         n = math.lcm(*self.group)
         folded = [Fraction(min(k, n - k), n) for k in range(n)]
         scaled = [[x * (n // m) for x, m in zip(h, self.group, strict=True)] for h in self.elements]
@@ -105,7 +105,7 @@ class Setting:
         return self.label_distribution[place]
 
     def psi(self) -> Matrix:
-        """1 − cos(2πt) at the working precision: integers where they are."""
+        r"""$1 - \cos2\pi t$ at the working precision: integers where they are."""
         return _psi(self, flint.ctx.prec)
 
     @property
@@ -117,7 +117,7 @@ class Setting:
         return self.total_samples if self.reduction == "mean" else 1
 
     def scaled_decays(self) -> Balls:
-        """λ of every layer per unit of scaled time, t' = N√n(K√n)^{1−2/N} t."""
+        r"""$\lambda$ of every layer per unit of scaled time, $t' = N\sqrt n(K\sqrt n)^{1-2/N}t$."""
         N, root = self.depth, arb(self.samples).sqrt()
         clock = N * root * (self.classes * root) ** ball(Fraction(N - 2, N)) / self.loss_divisor
         return [ball(decay) / clock for decay in self.weight_decay]
@@ -156,7 +156,7 @@ class ExactState:
 
     @classmethod
     def at(cls, a: Sequence[Fraction], psi: Matrix | None = None, depth: int = 2) -> "ExactState":
-        """The flow on Sylvester's basis, or with another integer matrix in place of Ψ."""
+        r"""The flow on Sylvester's basis, or with another integer matrix in place of $\Psi$."""
         return cls.of(Setting.walsh(len(a) + 1, depth), a, psi=psi)
 
     @classmethod
@@ -167,7 +167,7 @@ class ExactState:
         C: tuple[tuple[Fraction, ...], ...] | None = None,
         psi: Matrix | None = None,
     ) -> "ExactState":
-        """`C`: rows of conserved differences, σ_1² − σ_{l+1}² for l = 1 … N−1; None if balanced."""
+        r"""`C`: rows of differences $\sigma_1^2 - \sigma_{l+1}^2$, one for each $l$; None if balanced."""
         own = psi is None
         psi = setting.psi() if psi is None else psi
         count = setting.multiplicity if own else (1,) * len(a)

@@ -332,10 +332,10 @@ def enclose(
     most_bits: int = LAST_BITS,
     begin: Callable[[int], None] = lambda bits: None,
 ) -> Enclosure:
-    """Evaluate with more and more bits until the sign is proven and the ball is `relative`ly small.
+    r"""Evaluate with more and more bits until the sign is proven and the ball is `relative`ly small.
 
-    Gives up at `most_bits` (2^14), which an exact zero reaches, or a value below about 10^−4900 of its
-    terms. `begin` is called with the bits before each evaluation, and may refuse it.
+    Gives up at `most_bits` ($2^{14}$), which an exact zero reaches, or a value below about
+    $10^{-4900}$ of its terms. `begin` is called with the bits before each evaluation, and may refuse it.
     """
     bits = min(FIRST_BITS, most_bits)
     while True:

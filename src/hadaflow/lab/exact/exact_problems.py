@@ -68,6 +68,18 @@ def problem_document(setting: Setting) -> dict[str, Any]:
     }
 
 
+def model_document(setting: Setting) -> dict[str, Any]:
+    """The options of the `UFM` with this problem, its numbers as floats."""
+    labels = setting.label_distribution
+    return {
+        **problem_document(setting),
+        "label_smoothing": float(setting.label_smoothing),
+        "label_distribution": None if labels is None else [float(q) for q in labels],
+        "temperature": float(setting.temperature),
+        "weight_decay": [float(v) for v in setting.weight_decay],
+    }
+
+
 def read_problem(document: Any) -> Setting:
     """A problem as a file states it, every entry checked."""
     keys = {

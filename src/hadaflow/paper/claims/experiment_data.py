@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from hadaflow.model.starts import gaussian, matched_spectrum
-from hadaflow.model.states import Spectrum
+from hadaflow.model.states import RAW, Spectrum
 from hadaflow.model.ufm import UFM
 from hadaflow.paper.experiment import Experiment, largest_rise
 from hadaflow.paper.settings import Settings
@@ -62,4 +62,4 @@ def kept(data: xr.Dataset, name: str, init: str, iteration: float) -> float:
 def paired_spectra(K: int, seeds: int) -> tuple[UFM, Spectrum]:
     model = UFM(K)
     random = gaussian(model, math.exp(-6) / math.sqrt(K), range(seeds))
-    return model, matched_spectrum(model, random)
+    return model, matched_spectrum(model, random, units=RAW)

@@ -1,0 +1,110 @@
+"""Pictures: the axis on which the story shows, what is asked to be drawn, and several runs in one."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import hadaflow as hf
+
+FIGURE_1 = [1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1e-3]
+
+
+@pytest.fixture(scope="module")
+def collapse():
+    return hf.solve(hf.UFM(8), FIGURE_1, hf.Collapse(1e-6))
+
+
+def test_the_picture_of_figure_1_shows_the_rise_of_m(collapse):
+    """On an axis that is named, and not on a logarithmic scale that would hide it."""
+    figure = collapse.plot()
+    axis = figure.axes[3]
+    assert axis.get_xlabel() == r"$\log\,\|a\|_1$" and axis.get_yscale() == "linear"
+    x, y = axis.lines[0].get_data()
+    np.testing.assert_allclose(y, collapse.measure("l2"), rtol=1e-9, atol=1e-16)
+    peak = x[np.argmax(y)]
+    low, high = axis.get_xlim()
+    # Neither at the edge nor a spike: an eighth of the picture lies before the peak, and it is seen.
+    assert 0.125 < (peak - low) / (high - low) < 0.875 and y.max() > 1.2 * y[0]
+
+
+@pytest.mark.parametrize(
+    ("until", "label"),
+    [(hf.Time(1e3), r"$\log_{10} t$ (scaled units)"), (hf.Collapse(1e-3), r"$\log\,\|a\|_1$")],
+)
+def test_the_axis_is_chosen_by_what_happens(until, label):
+    run = hf.solve(hf.UFM(8), np.linspace(0.1, 1.0, 7), until)
+    assert run.plot().axes[0].get_xlabel() == label
+
+
+def test_axes_and_quantities_of_ones_own(collapse):
+    def first(a):
+        return a[0] / a.sum()
+
+    run = hf.solve(hf.UFM(8), FIGURE_1, hf.Time(1e6))
+    for x, values in (
+        ("log_norm", run.log_norm), ("time", run.time), ("path_length", run.path_length),
+    ):  # fmt: skip
+        figure = run.plot(metrics=["kl", first], x=x)
+        assert len(figure.axes) == 2 and figure.axes[1].get_ylabel() == "first"
+        np.testing.assert_allclose(figure.axes[0].lines[0].get_xdata(), values)
+        np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), run.a_hat[:, 0], rtol=1e-12)
+    late = collapse.plot(metrics="kl", x="log10_log10_time").axes[0].lines[0].get_xdata()
+    np.testing.assert_allclose(late[-1], np.log10(3614.8996), rtol=1e-6)
+    mine = Figure().subplots(1, 2)
+    assert run.plot(metrics=["kl", "l2"], ax=mine) is None
+    np.testing.assert_array_equal(mine[1].lines[0].get_ydata(), run.measure("l2"))
+    descent = hf.descend(hf.UFM(8), FIGURE_1, 100, 0.1, points=10)
+    np.testing.assert_array_equal(
+        descent.plot(metrics="kl", x="iteration").axes[0].lines[0].get_xdata(), descent.iterations
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"x": "iteration"}, "`x` must be one of auto, log10_time"),
+        ({"metrics": "kk"}, "Unknown metric"),
+        ({"ax": 3, "metrics": "kl"}, "`ax` must be matplotlib axes"),
+        ({"path": "picture.txt"}, "must end in one of png"),
+    ],
+)
+def test_odd_pictures_are_refused(collapse, asked, message):
+    with pytest.raises(hf.InputError, match=message):
+        collapse.plot(**asked)
+
+
+def test_many_modes_have_a_colour_bar():
+    run = hf.solve(hf.UFM(16), np.linspace(0.1, 1.0, 15), hf.Time(10.0), points=20)
+    figure = run.plot()
+    assert len(figure.axes) == 5 and figure.axes[4].get_ylabel() == "mode"
+    assert figure.axes[0].get_legend() is None
+
+
+def test_runs_are_compared_by_name_with_bands_explained(tmp_path):
+    model = hf.UFM(4)
+    one = hf.solve(model, [0.1, 0.2, 0.3], hf.Time(1e4), points=50)
+    many = hf.descend(model, hf.gaussian(model, 0.1, range(5)), 1000, 0.01, points=20)
+    flows = hf.solve(model, [[0.1, 0.2, 0.3], [0.2, 0.2, 0.1]], hf.Collapse(1e-2), points=20)
+    figure = hf.compare(
+        {"hadamard": one, "gaussian": many, "two": flows}, ("kl", "a_hat"), path=tmp_path / "c.png"
+    )
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert said[0] == "hadamard"
+    assert said[1] == "gaussian: mean ± standard error of 5 runs"
+    assert said[2].startswith("two: median, 5–95 % of 2 runs")
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), one.measure("kl"))
+    np.testing.assert_allclose(
+        figure.axes[0].lines[1].get_ydata(), many.measure("kl").mean(axis=0), rtol=1e-12
+    )
+    assert len(figure.axes[1].lines) == 3 * 3 + 1  # every mode of each, and collapse
+    assert (tmp_path / "c.png").stat().st_size > 10_000
+
+
+def test_odd_comparisons_are_refused(collapse):
+    raw = hf.solve(hf.UFM(8), FIGURE_1, hf.Time(1.0), units="raw")
+    with pytest.raises(hf.InputError, match="names with trajectories"):
+        hf.compare([collapse])
+    with pytest.raises(hf.InputError, match="must hold trajectories, but 'b'"):
+        hf.compare({"a": collapse, "b": 3})
+    with pytest.raises(hf.InputError, match="same units"):
+        hf.compare({"a": collapse, "b": raw})
