@@ -164,7 +164,7 @@ class Writer:
         return ["train", *model, *bounded, *self.options(table)]
 
     def file(self):
-        command = self.one(("show", "plot", "certify"))
+        command = self.one(("show", "plot", "plot", "certify", "resume"))
         names = (
             "good.nc",
             "batch.nc",
@@ -175,9 +175,19 @@ class Writer:
         )
         table = (
             {"--metric": METRICS, "--summary": None}
-            if command == "show"
-            else {"--out": ("p.png", "p.pdf", "p.docx")}
+            if command in ("show", "resume")
+            else {
+                "--out": ("p.png", "p.pdf", "p.docx"),
+                "--x": ("auto", "log_norm", "iteration", "time", "log10_log10_time", "x"),
+                "--spread": ("all", "quantiles", "standard error", "some"),
+                "--metric": METRICS,
+            }
         )
+        if command == "resume":
+            table |= {"--out": ("out.nc", "nowhere/out.nc")}
+        if command == "plot" and self.often(0.4):
+            several = [self.value(names) for _ in range(2)]
+            return [command, *several, *self.options(table, 0.3)]
         if command == "certify":
             table = {"--seconds": ("5", "1e-300"), "--allow-import": None}
         return [command, self.value(names), *self.options(table, 0.3)]

@@ -143,6 +143,6 @@ def test_the_check_notices():
 def test_lines_reach_every_command():
     words = [command_lines.line(i)[:1] for i in range(150)]
     commands = {"solve", "train", "show", "plot", "hunt", "certify", "rise", "atlas", "portrait",
-                "predict-collapse", "fixed-point", "stability-limit"}  # fmt: skip
+                "resume", "predict-collapse", "fixed-point", "stability-limit"}  # fmt: skip
     assert commands <= {w[0] for w in words if w}
     assert np.mean([w[:1] == ["solve"] for w in words]) > 0.2

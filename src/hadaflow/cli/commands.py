@@ -180,39 +180,94 @@ def show_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Describe a saved trajectory."""
-    from hadaflow.cli.documents import solve_document, summary_document, train_document
+    from hadaflow.cli.documents import document_of
     from hadaflow.metrics.measures import check_metric
     from hadaflow.results.batch import load
 
     run = load(file)
     for name in metric or []:
         check_metric(name, run.view, run.model)
-    document = train_document if run.iterations is not None else solve_document
-    finish(run, summary_document if summary else document, metric or [], None, as_json)
+    finish(run, document_of(run, summary), metric or [], None, as_json)
 
 
 @app.command("plot")
 def plot_command(
-    file: Annotated[Path, typer.Argument(help="A trajectory file.")],
+    files: Annotated[list[Path], typer.Argument(help="A trajectory file, or several to compare.")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="What to draw: a, a_hat or a metric; may be repeated [default: a, a_hat, "
+                     "kl and l2; of several files kl and l2]."),
+    ] = None,
+    x: Annotated[
+        str,
+        typer.Option(help="The axis: log10_time, log_norm, log10_log10_time, time, path_length, "
+                     "log10_iteration, iteration, or auto, on which the whole story shows."),
+    ] = "auto",
+    spread: Annotated[
+        str,
+        typer.Option(help="The runs of a batch: quantiles, 'standard error' or all [default: by "
+                     "whether they have their own times]."),
+    ] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="Picture to write [default: FILE with .png].")
+        Path | None, typer.Option(help="Picture to write [default: the first FILE with .png].")
     ] = None,
     as_json: JsonFlag = False,
-) -> None:
-    """Draw a saved trajectory."""
+) -> None:  # fmt: skip
+    """Draw a saved trajectory, or compare several in one picture."""
     from hadaflow.results.batch import load
+    from hadaflow.results.compare import compare
     from hadaflow.results.plotting import check_picture
+    from hadaflow.results.trajectory import PANELS
 
-    if not file.name:
-        raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
-    target = file.with_suffix(".png") if out is None else out
-    if target.resolve() == file.resolve():
+    for file in files:
+        if not file.name:
+            raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
+    target = files[0].with_suffix(".png") if out is None else out
+    if target.resolve() in [file.resolve() for file in files]:
         raise InputError(
-            f"The picture would overwrite {shown(str(file))}: give another name with --out."
+            f"The picture would overwrite {shown(str(target))}: give another name with --out."
         )
     check_picture(target)
-    load(file).plot(target)
-    say(json.dumps({"picture": str(target)}) if as_json else f"wrote {target}")
+    if len(files) == 1:
+        load(files[0]).plot(target, metrics=metric or PANELS, x=x, spread=spread)
+    else:
+        runs = {name: load(file) for name, file in zip(_names(files), files, strict=True)}
+        compare(runs, metric or ("kl", "l2"), x=x, spread=spread, path=target)
+    say(json.dumps(strict({"picture": str(target)})) if as_json else f"wrote {target}")
+
+
+def _names(files: list[Path]) -> list[str]:
+    """What files are called in a legend: without folders, unless two would be called alike."""
+    short = [file.stem for file in files]
+    names = short if len(set(short)) == len(short) else [str(file) for file in files]
+    if len(set(names)) < len(names):
+        raise InputError("Argument `files` must name each file once.")
+    return [printable(name, 40) for name in names]
+
+
+@app.command("resume")
+def resume_command(
+    file: Annotated[Path, typer.Argument(help="A trajectory file of an interrupted run.")],
+    metric: Metrics = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the whole run [default: the same file].")
+    ] = None,
+    as_json: JsonFlag = False,
+    summary: SummaryFlag = False,
+) -> None:
+    """Go on with a run that was interrupted, from where it was."""
+    from hadaflow.cli.documents import document_of
+    from hadaflow.descent.resuming import resume
+    from hadaflow.metrics.measures import check_metric
+    from hadaflow.results.batch import load
+
+    before = load(file)
+    for name in metric or []:
+        check_metric(name, before.view, before.model)
+    check_output(out or file)
+    run = resume(before, progress=None if as_json else "auto")
+    written = out or (None if run is before else file)
+    finish(run, document_of(run, summary), metric or [], written, as_json)
 
 
 @app.command("reproduce")

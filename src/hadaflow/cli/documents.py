@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,10 +81,17 @@ def _in_short(value: Any) -> Any:
 
 
 def is_batch(run: Trajectory) -> bool:
-    """Has it a first axis of runs?"""
-    if run.view == "reduced":
-        return run.arrays["log_a"].ndim == 3
-    return run.arrays[run.model.factor_names[0]].ndim == 4
+    """Are they several runs?"""
+    from hadaflow.results.batch import Batch
+
+    return isinstance(run, Batch)
+
+
+def document_of(run: Trajectory, summary: bool) -> Callable[..., dict[str, Any]]:
+    """How a saved run is told."""
+    if summary:
+        return summary_document
+    return train_document if run.iterations is not None else solve_document
 
 
 def _size(run: Trajectory) -> int:
@@ -130,18 +138,17 @@ def _diagnostics(run: Trajectory) -> dict[str, Any]:
     return {n: v for n, v in run.diagnostics.items() if not isinstance(v, list)}
 
 
-def _counts(run: Trajectory) -> dict[str, int]:
+def _counts(run: Any) -> dict[str, int]:
     """How many runs of a batch ended how."""
-    statuses = run.diagnostics.get("statuses", [run.status] * _size(run))
-    return dict(Counter(statuses).most_common())
+    return dict(Counter(run.statuses).most_common())
 
 
-def _runs(run: Trajectory, arrays: dict[str, Any], values: Values) -> list[dict[str, Any]]:
+def _runs(run: Any, arrays: dict[str, Any], values: Values) -> list[dict[str, Any]]:
     """Each run of a batch by itself: its number, its seed, how it ended, its arrays and metrics."""
     count, said = _size(run), run.diagnostics
     lists = {n: v for n, v in said.items() if isinstance(v, list) and len(v) == count}
-    statuses = lists.pop("statuses", [run.status] * count)
-    messages = lists.pop("messages", [""] * count)
+    statuses, messages = run.statuses, run.messages
+    lists = {n: v for n, v in lists.items() if n not in ("statuses", "messages")}
     seeds = _seeds(run)
     found = []
     for i in range(count):

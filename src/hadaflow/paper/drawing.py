@@ -5,29 +5,19 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from hadaflow.results.plotting import canvas, house_style
+
 COLORS = {"random": "#0072B2", "hadamard": "#D55E00", "ode": "#009E73"}
 LABELS = {"random": "Random", "hadamard": "Hadamard", "ode": "ODE"}
 STYLES = {"random": "-", "hadamard": "-", "ode": (0, (2, 1.5))}
 WIDTHS = {"random": 1.6, "hadamard": 2.2, "ode": 1.4}
-RC: Any = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "font.size": 10,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
 
 
 def blank(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
     """A figure with its axes, in the house style."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=size, layout="constrained")
-        return figure, figure.subplots(rows, columns, squeeze=False)
+    with house_style():
+        figure, axes = canvas(rows, columns, size)
+        return figure, np.reshape(axes, (rows, columns))
 
 
 def six_panels(data: xr.Dataset, title: str) -> Any:
