@@ -42,7 +42,8 @@ def test_a_function_is_told_before_what_it_is_told_later(nothing_kept):
         heard.append([])
         hf.solve(model, [0.1, 0.2, 0.3], hf.Time(1e3), progress=lambda *x: heard[-1].append(x))
     first, second = heard
-    assert first[0] == ("compiling, once", None) and first[-1][0].startswith("log10 t = ")
+    assert first[0] == ("compiling, once", None)
+    assert any(text.startswith("log10 t = ") for text, _ in first)
     assert second and all(text.startswith("log10 t = ") for text, _ in second)
 
 
