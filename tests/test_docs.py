@@ -19,12 +19,34 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(hadaflow.__path__, "hadaflow."))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+RECIPES = ROOT / "docs" / "recipes.md"
+
+
+def blocks_of(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p != RECIPES], ids=lambda p: p.name)
 def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+    for block in blocks_of(page):
         exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("number", range(1, len(blocks_of(RECIPES))))
+def test_every_recipe_runs_by_itself_in_fewer_than_fifteen_lines(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    imports, recipe = blocks_of(RECIPES)[0], blocks_of(RECIPES)[number]
+    assert len(recipe.strip().splitlines()) < 15 and "assert " in recipe
+    exec(compile(imports + recipe, str(RECIPES), "exec"), {})
+
+
+def test_every_recipe_is_answered():
+    title, *recipes = re.split(r"^## ", RECIPES.read_text(), flags=re.MULTILINE)
+    assert len(recipes) >= 8 and "import hadaflow as hf" in title
+    for recipe in recipes:
+        assert recipe.count("**Answer.**") == 1, recipe.splitlines()[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -51,7 +73,7 @@ def test_the_pages_with_code_are_found():
     counts = {p.name: p.read_text().count("```python") for p in PAGES}
     assert counts["README.md"] == 1 and counts["model.md"] > 5 and counts["orbit-and-clock.md"] == 4
     assert counts["index.md"] == 3 and counts["metrics.md"] == 3 and counts["errata.md"] > 15
-    assert counts["tutorial.md"] > 14 and counts["limits.md"] == 1
+    assert counts["tutorial.md"] > 14 and counts["limits.md"] == 1 and counts["recipes.md"] == 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -217,10 +239,20 @@ GALLERY = {
         and max(law["prediction_error"].values()) < 5e-3
     ),
     "large_steps": lambda ends: ends[0.9] < 1e-12 and ends[1.02] > 0.01 and ends[1.15] > 0.1,
+    "smoothing": lambda median: (
+        5.0e4 < median[0] < 5.2e4
+        and 66 < median[-1] < 69
+        and bool((median[1:] < median[:-1]).all())
+    ),
+    "two_starts": lambda runs: (
+        runs["Gaussian start"].statistics("kl").mean.max() > 0.6
+        and runs["Hadamard start"].statistics("kl").mean.max() < 0.43
+    ),
 }
+PICTURES_OF_RECIPES = ("smoothing", "two_starts")
 
 
-_SLOW = ("regularization_path", "collapse_time", "groups_of_eight", "lazy_to_rich")
+_SLOW = ("regularization_path", "collapse_time", "groups_of_eight", "lazy_to_rich", "smoothing")
 
 
 @pytest.mark.parametrize(
@@ -230,10 +262,10 @@ def test_the_gallery_is_drawn_as_the_page_says(name, tmp_path, capsys):
     names = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     assert GALLERY[name](names["main"](str(tmp_path / "picture.png")))
     assert (tmp_path / "picture.png").stat().st_size > 20_000
-    page = (ROOT / "docs" / "gallery.md").read_text()
-    assert f"`{name}.py`" in page and f"images/{name}.png" in page
+    page = (RECIPES if name in PICTURES_OF_RECIPES else ROOT / "docs" / "gallery.md").read_text()
+    assert f"{name}.py`" in page and f"images/{name}.png" in page
 
 
-def test_every_example_is_in_the_gallery_or_the_readme():
+def test_every_example_is_in_the_gallery_the_recipes_or_the_readme():
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert scripts == {*GALLERY, "frozen"}

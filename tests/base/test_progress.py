@@ -70,7 +70,8 @@ def test_a_terminal_is_told_after_the_first_second_while_this_thread_waits(monke
         with compiling():
             shown(terminal, "work  compiling, once")
         line.report("half of it", 0.5)
-        shown(terminal, "work  half of it")
+        with compiling():
+            shown(terminal, "work  half of it")
     last_frame = terminal.getvalue().rsplit("work", 1)[-1]
     assert last_frame.startswith("  half of it") and last_frame.rstrip().endswith("\x1b[2K")
 

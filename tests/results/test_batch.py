@@ -60,6 +60,7 @@ def test_quantiles_and_tables(batch, long_batch):
     np.testing.assert_allclose(batch.quantiles("kl", 0.5), [[np.median(ends)]])
     common = hf.solve(MODEL, STARTS, times=[1.0, 10.0])
     values = common.measure("kl")
+    np.testing.assert_array_equal(common.quantiles("kl", 0.5)[0], np.median(values, axis=0))
     many = hf.descend(MODEL, STARTS, 100, 0.1, points=5)
     np.testing.assert_allclose(
         many.quantiles("kl", [0.25, 0.75]), np.quantile(many.measure("kl"), [0.25, 0.75], axis=0)
@@ -110,6 +111,10 @@ def test_pictures_of_batches_say_what_lines_and_bands_are(batch, long_batch):
     ended = batch.plot(metrics="kl")
     assert len(ended.axes) == 3 and ended.axes[0].get_ylabel() == "share of 6 runs"
     assert lines_of(ended.axes[0])[0][-1] == 1.0
+    common = hf.solve(MODEL, STARTS, log10_times=[-1.0, 0.5, 1.0])
+    drawn = common.plot(metrics="kl", x="log10_time")
+    assert "mean ± standard error of 6 runs" in drawn.legends[0].get_texts()[0].get_text()
+    np.testing.assert_allclose(lines_of(drawn.axes[0])[0], common.measure("kl").mean(axis=0))
     means = hf.descend(MODEL, STARTS, 50, 0.1, points=5).plot(metrics="l2")
     assert "mean ± standard error of 6 runs" in means.legends[0].get_texts()[0].get_text()
     with pytest.raises(hf.InputError, match="`spread` must be one of auto, quantiles"):

@@ -1,19 +1,22 @@
 """Progress of long work: nothing for the first second, then one live line in log10 time."""
 
 import contextlib
+import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.interruption import answer_held_back
+from hadaflow.base.words import lasting
 
 Report = Callable[[str, float | None], None]
 _QUIET_SECONDS = 1.0
 _PACE_SECONDS = 0.25
 _COMPILING = "compiling, once"
+_TELLING = 0.05  # share of work from which on its pace says how long the rest takes
 
 
 def check_progress(progress: str | Report | None) -> None:
@@ -39,6 +42,56 @@ class Pace:
             self.steps = int(min(max(wanted, 1), 10 * steps, self._most))
 
 
+class Rest:
+    """How long work still takes, judged by what is done of it and how long that took.
+
+    `costs` are how much work each part is, in any unit; so many `workers` are at it, each on one part,
+    for so many `seconds` at most.
+    """
+
+    def __init__(
+        self, costs: Mapping[str, float], workers: int = 1, seconds: float = math.inf
+    ) -> None:
+        self._costs, self._workers = costs, workers
+        self._began = time.monotonic()
+        self._ends = self._began + seconds
+        self._begun: dict[str, float] = {}  # when each part was begun, and last heard of
+        self._heard: dict[str, float] = {}
+        self._shares: dict[str, float] = {}
+
+    def hear(self, part: str, share: float) -> None:
+        """So much of a part is done; the first word of it is that it is begun."""
+        self._heard[part] = time.monotonic()
+        self._begun.setdefault(part, self._heard[part])
+        self._shares[part] = max(self._shares.get(part, 0.0), min(share, 1.0))
+
+    def done(self, parts: Iterable[str] | None = None) -> float:
+        """The share of all work, or of some parts of it, that is done."""
+        costs = {p: self._costs[p] for p in (self._costs if parts is None else parts)}
+        return sum(self._shares.get(p, 0.0) * c for p, c in costs.items()) / sum(costs.values())
+
+    def seconds(self) -> float:
+        """The time that is left; infinite as long as nobody can tell."""
+        now, done = time.monotonic(), self.done()
+        most = max(self._ends - now, 0.0)
+        if done < _TELLING:
+            return most
+        moved = [p for p, share in self._shares.items() if share > 0]
+        spent = sum(self._heard[p] - self._begun[p] for p in moved)
+        pace = spent / sum(self._shares[p] * self._costs[p] for p in moved)
+        left = 0.0
+        for part, cost in self._costs.items():
+            share = self._shares.get(part, 0.0)
+            waited = 0.0 if share > 0 else now - self._begun.get(part, now)
+            left += max(cost * (1 - share) * pace - waited, 0.0)
+        return min(left / self._workers, most)
+
+    def in_words(self, about: str) -> str:
+        """The time that is left, behind a comma; nothing where nobody can tell."""
+        left = self.seconds()
+        return f", {about} {lasting(left)} left" if math.isfinite(left) else ""
+
+
 class Progress:
     """A live line on stderr that appears after a second and vanishes at the end.
 
@@ -53,6 +106,7 @@ class Progress:
         self._began = time.monotonic()
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
+        self._said: tuple[str, float | None] = "", None
         self._bar: Any = None
         self._task: Any = None
 
@@ -67,6 +121,7 @@ class Progress:
         return self._own is not None or self._shown
 
     def report(self, text: str, fraction: float | None = None) -> None:
+        self._said = text, fraction
         if self._own is not None:
             self._own(text, fraction)
         if self._shown and time.monotonic() - self._began >= _QUIET_SECONDS:
@@ -102,7 +157,7 @@ class Progress:
             timer.cancel()
             timer.join()
             if self._bar is not None:
-                self._show("", None)
+                self._show(*self._said)
 
     def _start(self) -> tuple[Any, Any]:
         from rich import progress as rich_progress

@@ -17,7 +17,9 @@ from typing import Any
 
 from hadaflow.base.cache import use_cache, used_cache
 from hadaflow.base.errors import InputError
+from hadaflow.base.progress import Rest
 
+_LOOK_SECONDS = 0.5  # after which the estimate of the rest is told anew
 _ENDING = {
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 }
@@ -49,19 +51,27 @@ def run_all(
     workers: int = 2,
     progress: bool = True,
     finished: Callable[[str, Any], None] | None = None,
+    cost: Callable[[str], float] = lambda name: 1.0,
 ) -> None:
     """Call `work(name, *arguments, report)` for every name of every piece, each piece in one process.
 
     `report(text, fraction)` moves the piece's bar; `finished(name, result)` is called here, as soon as
-    each name is done, so that what is finished survives an interruption.
+    each name is done, so that what is finished survives an interruption. `cost` is how much work a name
+    is, in any unit: by it the rest is judged, and the largest pieces are begun first.
     """
     keep = finished or (lambda name, result: None)
+    ordered = sorted(pieces.items(), key=lambda piece: -sum(map(cost, piece[1])))
     team: list[_Worker] = []
-    with _Bars(list(pieces), progress) as bars:
+    with _Bars(dict(ordered), cost, workers, progress) as bars:
+
+        def done(name: str, result: Any) -> None:
+            keep(name, result)
+            bars.finished(name)
+
         try:
             for _ in range(min(workers, len(pieces))):
                 team.append(_Worker(work, arguments))
-            _share_out(list(pieces.items()), team, bars, keep)
+            _share_out(ordered, team, bars, done)
         finally:  # they have nothing left to do; what they sent last is kept
             for worker in team:
                 for kind, *message in worker.end():
@@ -88,14 +98,15 @@ def _share_out(
             elif kind == "failed":
                 raise message[0]
             else:
-                bars.update(str(worker.label), "done", 1.0)
                 worker.label = None
+        bars.tell()
 
 
 def _with_news(team: "list[_Worker]") -> "list[_Worker]":
-    """Workers that have sent something, or died; waits until there is one."""
+    """Workers that have sent something, or died; waits a little for one."""
     busy = {worker.pipe: worker for worker in team if worker.label is not None}
-    return [busy[pipe] for pipe in multiprocessing.connection.wait(list(busy))]  # pyright: ignore
+    news = multiprocessing.connection.wait(list(busy), _LOOK_SECONDS)
+    return [busy[pipe] for pipe in news]  # pyright: ignore
 
 
 class _Worker:
@@ -190,14 +201,14 @@ def _work_through(
     pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...], label: str, names: list[str]
 ) -> None:
     last = 0.0
-    for i, name in enumerate(names):
+    for name in names:
 
-        def report(text: str, fraction: float | None = None, i: int = i, name: str = name) -> None:
+        def report(text: str, fraction: float | None = None, name: str = name) -> None:
             nonlocal last
             if time.monotonic() - last > 0.2:
                 last = time.monotonic()
                 shown = text if len(names) == 1 else f"{name}: {text}"
-                pipe.send(("progress", label, shown, (i + (fraction or 0.0)) / len(names)))
+                pipe.send(("progress", label, name, shown, fraction or 0.0))
 
         report("begun")
         pipe.send(("result", name, work(name, *arguments, report)))
@@ -219,13 +230,19 @@ def _sendable(error: Exception) -> Exception:
 
 
 class _Bars:
-    """One live bar per piece of work on stderr."""
+    """One live bar per piece of work on stderr, and one for all with an estimate of the rest."""
 
-    def __init__(self, names: Sequence[str], shown: bool) -> None:
+    def __init__(
+        self,
+        pieces: dict[str, list[str]],
+        cost: Callable[[str], float],
+        workers: int,
+        shown: bool,
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        width = max(18, *(len(n) for n in names))
+        width = max(18, *(len(n) for n in pieces))
         self._bars = Progress(
             TextColumn(f"{{task.fields[piece]:<{width}}}"),
             BarColumn(bar_width=30),
@@ -234,17 +251,37 @@ class _Bars:
             console=Console(stderr=True),
             disable=not (shown and sys.stderr.isatty()),
         )
+        self._pieces, self._finished = pieces, set[str]()
+        names = [name for piece in pieces.values() for name in piece]
+        self._rest = Rest({n: cost(n) for n in names}, min(workers, len(pieces)))
         self._tasks = {
-            n: self._bars.add_task("waiting", total=1.0, piece=n, start=False) for n in names
+            n: self._bars.add_task("waiting", total=1.0, piece=n, start=False) for n in pieces
         }
+        self._all = self._bars.add_task("", total=1.0, piece="all", visible=len(pieces) > 1)
 
     def __enter__(self) -> "_Bars":
         self._bars.start()
         return self
 
-    def update(self, name: str, text: str, fraction: float) -> None:
-        self._bars.start_task(self._tasks[name])
-        self._bars.update(self._tasks[name], description=text, completed=fraction)
+    def update(self, piece: str, name: str, text: str, share: float) -> None:
+        """So much of one name is done."""
+        self._rest.hear(name, share)
+        self._bars.start_task(self._tasks[piece])
+        part = self._rest.done(self._pieces[piece])
+        self._bars.update(self._tasks[piece], description=text, completed=part)
+
+    def finished(self, name: str) -> None:
+        self._finished.add(name)
+        piece = next(p for p, names in self._pieces.items() if name in names)
+        whole = self._finished.issuperset(self._pieces[piece])
+        self.update(piece, name, "done" if whole else f"{name}: done", 1.0)
+
+    def tell(self) -> None:
+        """The line of all, whose estimate goes down while nothing is heard."""
+        left = self._rest.in_words("about") if self._rest.done() < 1 else ""
+        names = sum(map(len, self._pieces.values()))
+        text = f"{len(self._finished)} of {names}{left}"
+        self._bars.update(self._all, description=text, completed=self._rest.done())
 
     def __exit__(self, *_: object) -> None:
         if (

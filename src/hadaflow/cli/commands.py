@@ -49,7 +49,6 @@ from hadaflow.cli.starting import with_start
 app = typer.Typer(
     name="hadaflow",
     help="A laboratory for cross-entropy training dynamics.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -376,6 +375,7 @@ register_cache(app)
 # Typer brings its own copy of click, or uses the installed one, depending on its version.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EIO)
+_ASKED_BY_SHELL = "_HADAFLOW_COMPLETE"  # set by what --install-completion writes
 _READER_GONE = 128 + 13  # what the shell says of a program that SIGPIPE ended
 
 
@@ -425,7 +425,9 @@ def _in_words(error: Any) -> str:
 
 
 def _carry_out(arguments: list[str]) -> int:
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
+    if os.environ.get(_ASKED_BY_SHELL):
+        command.main(prog_name="hadaflow")  # prints what could stand here, and exits
     try:
         with command.make_context("hadaflow", arguments) as context:
             command.invoke(context)

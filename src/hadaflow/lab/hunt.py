@@ -22,7 +22,7 @@ from hadaflow.base.checks import check_seconds, check_whole_number
 from hadaflow.base.errors import InputError
 from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.precision import double_precision
-from hadaflow.base.progress import Progress, Report, check_progress
+from hadaflow.base.progress import Progress, Report, Rest, check_progress
 from hadaflow.base.words import counted
 from hadaflow.lab.certify import Certificate, certify
 from hadaflow.lab.exact.balls import exact, written
@@ -138,16 +138,20 @@ def hunt(
     check_seconds(seconds)
     check_progress(progress)
     tried, best, reached, interrupted = 0, None, np.zeros((0, model.modes)), False
-    rng = np.random.default_rng(seed)
+    rng, rest = np.random.default_rng(seed), Rest({"": 1.0}, seconds=seconds)
     try:
         with Progress(progress, f"hunting {quarry.name}") as bar, double_precision():
+
+            def climbed(part: float) -> None:
+                rest.hear("", (tried + part * min(_BATCH, starts - tried)) / starts)
+                bar.report(f"{tried} of {starts} starts{rest.in_words('at most')}", rest.done())
+
             quarry.check_value()
             while tried < starts and (tried == 0 or time.monotonic() - began < seconds):
-                bar.report(f"{tried} starts", tried / starts)
                 count = min(_BATCH, starts - tried)
-                reached = quarry.climb(quarry.draw(rng, _BATCH), count)
+                reached = quarry.climb(quarry.draw(rng, _BATCH), count, climbed)
                 tried += count
-                bar.report(f"{tried} starts, refining", tried / starts)
+                bar.report(f"{tried} of {starts} starts, refining", tried / starts)
                 best = _best(quarry, reached, balls)
                 if best is not None:
                     break

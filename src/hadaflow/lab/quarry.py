@@ -161,9 +161,15 @@ class Quarry:
         values = [float(self.function(jnp.asarray(v), jnp.asarray(self.C))) for v in [a, *turned]]
         return bool(np.allclose(values, values[0], rtol=1e-9))
 
-    def climb(self, z: np.ndarray, count: int | None = None) -> np.ndarray:
-        """Where the first `count` starts came to, those of the wrong sign, the best first."""
-        value, reached = self._climber("wrong", _CLIMB, *_WIDE)(z, 0.3)
+    def climb(
+        self, z: np.ndarray, count: int | None = None, told: Callable[[float], None] | None = None
+    ) -> np.ndarray:
+        """Where the first `count` starts came to, those of the wrong sign, the best first.
+
+        `told` is told on the way which share of the steps is done.
+        """
+        climber = self._climber("wrong", _CLIMB, *_WIDE)
+        value, reached = climber(z, 0.3, told or (lambda share: None))
         value, reached = np.asarray(value)[:count], np.asarray(reached)[:count]
         order = np.argsort(-value)
         reached = reached[order[value[order] > 0]][:KEPT]
@@ -274,10 +280,11 @@ def _ascent(function: Callable[..., Any], steps: int) -> Callable[..., Any]:
 
     pace = Pace(steps)
 
-    def run(box, z, first):
+    def run(box, z, first, told=lambda share: None):
         zeros, at = np.zeros_like(z), 0
         carry = (z, zeros, zeros, np.full(z.shape[:1], -np.inf), z, np.float64(first))
         while at < steps:  # in parts, between which Ctrl-C is heard
+            told(at / steps)
             count, began = min(pace.steps, steps - at), time.perf_counter()
             carry = jax.block_until_ready(some(at, at + count, box, carry))
             pace.took(count, time.perf_counter() - began)

@@ -17,7 +17,7 @@ from hadaflow.base.checks import as_number, check_seconds, check_whole_number
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.precision import double_precision
-from hadaflow.base.progress import Progress, Report, check_progress
+from hadaflow.base.progress import Progress, Report, Rest, check_progress
 from hadaflow.base.words import counted
 from hadaflow.flow.solver import solve
 from hadaflow.lab.quarry import Quarry
@@ -163,11 +163,13 @@ def worst_rise(
             f"{shown(low)}, {shown(high)}."
         )
     search = _Search(quarry, np.log(low), np.log(high), check_whole_number("seed", seed, least=0))
-    interrupted = False
+    interrupted, rest = False, Rest({"": 1.0}, seconds=seconds)
     with Progress(progress, f"worst rise of {quarry.name}") as bar:
 
         def going() -> bool:
-            bar.report(f"{search.tried} starts, {search.best:.4g}", search.tried / starts)
+            rest.hear("", search.tried / starts)
+            told = f"{search.tried} of {starts} starts, {search.best:.4g}"
+            bar.report(f"{told}{rest.in_words('at most')}", rest.done())
             return search.tried < starts and time.monotonic() - began < seconds
 
         try:

@@ -67,6 +67,7 @@ class Claim:
     correction: str | None
     check: Callable[..., Finding]
     shares: str | None  # claims that share an expensive computation are checked in one process
+    seconds: float  # about how long the check takes, for an estimate of the rest
 
     def record(self, found: Finding) -> dict[str, Any]:
         """The claim as plain data, as `hadaflow verify --json` prints it."""
@@ -95,6 +96,7 @@ def claim(
     paper_value: Any = None,
     correction: str | None = None,
     shares: str | None = None,
+    seconds: float = 0.2,
 ) -> Callable[[Callable[..., Finding]], Callable[..., Finding]]:
     """Register a check under its own name, dashes for underscores."""
     assert expected in STATUSES
@@ -103,7 +105,7 @@ def claim(
     def register(check: Callable[..., Finding]) -> Callable[..., Finding]:
         id = re.sub("_", "-", check.__name__)
         CLAIMS[id] = Claim(
-            id, where, statement, method, expected, paper_value, correction, check, shares
+            id, where, statement, method, expected, paper_value, correction, check, shares, seconds
         )
         return check
 

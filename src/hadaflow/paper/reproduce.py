@@ -59,6 +59,7 @@ def reproduce(
             run_all(
                 group(missing, lambda n: FIGURES[n].shares), make, (folder, settings),
                 workers=workers, progress=progress, finished=records.__setitem__,
+                cost=lambda n: FIGURES[n].weight,
             )  # fmt: skip
     finally:
         remove_stale(folder)  # what processes that were killed, ours included, left half-written

@@ -33,7 +33,7 @@ def verify(
         else:
             run_all(
                 group(ids, lambda id: CLAIMS[id].shares, _PIECE), _check, workers=workers,
-                progress=progress, finished=found.__setitem__,
+                progress=progress, finished=found.__setitem__, cost=lambda id: CLAIMS[id].seconds,
             )  # fmt: skip
     except KeyboardInterrupt:
         interrupted = True

@@ -97,7 +97,7 @@ class Batch(Trajectory):
 
         Keep more of them with `points` for curves.
         """
-        if self.points > 2 or not self.own_clocks or "ax" in how or "x" in how:
+        if self.points > 2 or self.log10_time.ndim == 1 or "ax" in how or "x" in how:
             return super().plot(path, **how)
         names, data = self.curves(how.get("metrics", ()))
         figure = plotting.draw_ends(data.isel(time=-1), names, self._title())
@@ -108,7 +108,7 @@ class Batch(Trajectory):
     def _run(self, i: int) -> Trajectory:
         """One run, without the repetitions of its last state."""
         last = self.points
-        if self.own_clocks:
+        if self.log10_time.ndim > 1:
             times = self.log10_time[i]
             last = 1 + int(np.argmax(times == times[-1])) if np.isfinite(times[-1]) else last
         return Trajectory(

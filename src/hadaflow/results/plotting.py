@@ -130,6 +130,8 @@ class _Drawn:
             x = axis.values(data)
         if "run" not in data.dims:
             return cls(data, x, "")
+        if x.ndim > 1 and np.array_equal(x, np.broadcast_to(x[:1], x.shape)):
+            x = x[0]
         own = x.ndim > 1
         chosen = (QUANTILES if own else ERRORS) if spread == AUTO else spread
         if not own or chosen == EACH:

@@ -372,8 +372,9 @@ class Trajectory:
 
     @property
     def own_clocks(self) -> bool:
-        """Is it a batch whose runs have each their own times?"""
-        return self.log10_time.ndim > 1
+        """Is it a batch whose runs were kept at other times each?"""
+        times = self.log10_time
+        return times.ndim > 1 and not np.array_equal(times, np.broadcast_to(times[:1], times.shape))
 
     def _spectral(self, name: str) -> np.ndarray:
         """A distance of the singular values from uniform, also where it is none of the matrices'."""
@@ -411,7 +412,7 @@ class Trajectory:
         if self.path_length is not None:
             variables["path_length"] = (self._dims("time"), self.path_length)
         coords: dict[str, Any] = {
-            "log10_time": (self._dims("time") if self.own_clocks else "time", self.log10_time),
+            "log10_time": (("run", "time")[-self.log10_time.ndim :], self.log10_time),
             "mode": np.arange(first, first + self.log_a.shape[-1], dtype=np.int32),
         }
         if self.iterations is not None:

@@ -111,6 +111,7 @@ def smallest_rising(K: int, norm: float) -> float | None:
     "M ≤ min(1/(8K²), 1/(18K³‖a‖₁²)) implies dM/dt ≤ 0.",
     "proven signs at over 4000 rational states inside and on the boundary, ‖a‖₁ = 1e-3 … 1e6 (both "
     "branches), K = 4 … 32, worst directions by gradient ascent; slack: how far M may exceed the bound",
+    seconds=29,
 )
 def collapse_basin(
     bound: Callable[[int, Any], Any] = basin_bound, psi_of: PsiOf = sylvester_psi

@@ -52,6 +52,7 @@ def degrades_with_k(runs: Runs = experiment) -> Finding:
     "½ Σ|â_Random − â_Hadamard| of the MSE flow from the same starts (K = 4 and 8, 5 seeds) when it has "
     "settled, against that of cross-entropy after 10^6 iterations",
     shares=SHARED,
+    seconds=2,
 )
 def mse_spectral_accuracy(runs: Runs = experiment, loss: str = "mse") -> Finding:
     """Below 1e-6, while cross-entropy's is above 1e-2."""
@@ -147,6 +148,7 @@ def _residual_turn(data: xr.Dataset) -> tuple[float, float]:
     correction="The paper says overparameterization avoids the slight increase of the residual in the "
     "second phase; it is reduced (0.018 at d = 5K, 0.010 at 10K, 0.045 at d = K), not avoided.",
     shares=SHARED,
+    seconds=4,
 )
 def overparameterization(runs: Runs = experiment) -> Finding:
     """KL falls below 0.9 of its start at d = 5K and 10K, rises at d = K; the loss stays within 2 %;

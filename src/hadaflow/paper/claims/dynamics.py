@@ -95,6 +95,7 @@ def _trajectory_error() -> float:
     CORRECTED,
     correction="For n > 1 the values β_i must stand in columns (i−1)n + 1 of D_H; with the printed "
     "D_H = [diag(β), 0] singular vectors move at once.",
+    seconds=2,
 )
 def reduced_flow(
     psi_of: Callable[[int], np.ndarray] = full_psi,
@@ -155,6 +156,7 @@ def energy_functional(energy_of: Callable[[int, int], Any] = reduced_energy) -> 
     "Section 3.2, Noether's theorem",
     "α → γα, β → β/γ leaves E as it is, and α_i² − β_i² = C_i is conserved.",
     "E under 100 random γ; α² − β² along the matrix flow (`solve`, full view) from an unbalanced start",
+    seconds=1,
 )
 def conserved_quantities(flow: Callable[..., Any] = solve) -> Finding:
     """E to 1e-13 relatively; C to 1e-7 of its size over t = 0 … 1000, while a grows tenfold."""
@@ -222,6 +224,7 @@ def scaled_energy(K: int) -> Callable[[Any], Any]:
     "Section 3.3; Appendix B.1; Eq. (18)",
     "d log a/dt = −∇E(a), mirror flow of E with the entropy potential Σ a log a.",
     "reverse-mode gradients of E and of the potential against the model's velocity, K = 4 and 16",
+    seconds=2,
 )
 def mirror_flow(energy_of: Callable[[int], Any] = scaled_energy) -> Finding:
     """Largest relative error below 1e-12 at 200 random states."""
@@ -252,6 +255,7 @@ def replicator(a_hat: np.ndarray, b: np.ndarray, D: Any) -> np.ndarray:
     CORRECTED,
     correction="The simplex of K − 1 positive numbers with sum one has dimension K − 2, not K − 1. "
     "The equation is right.",
+    seconds=1,
 )
 def replicator_form(form: Callable[..., np.ndarray] = replicator) -> Finding:
     """Relative error below 1e-10 of the largest term; affine rank exactly K − 2."""
@@ -306,6 +310,7 @@ def positivity(psi: Any = None) -> Finding:
     "‖a‖₁ diverges; the loss has no finite minimum.",
     "‖a‖₁ at t = 10^1 … 10^10000 from three starts at K = 8, against the asymptote at collapse, "
     "e^{Kμ} = K²μt, the slowest of all directions (its smallest margin is the largest)",
+    seconds=4,
 )
 def norm_diverges(loss: str = "cross_entropy") -> Finding:
     """Rises from decade to decade, and K mean(a)/log(K² mean(a) t) > 0.99 at t = 10^10000."""
@@ -338,6 +343,7 @@ def _mse_matrix_flow(model: UFM, a0: list[float], times: np.ndarray) -> np.ndarr
     "With MSE the singular values decouple into sigmoids and converge monotonically to those of Y.",
     "closed form and sigmoid against the matrix flow (`solve`, full view) at K = 4, n = 2; decoupling in "
     "the matrix flow, by moving one start value; its monotone approach to √n",
+    seconds=1,
 )
 def mse_exact_dynamics(form: Callable[..., np.ndarray] = mse_exact) -> Finding:
     """Relative errors below 1e-7, coupling below 1e-7; distance to √n falls at every step, to 1e-4."""
@@ -363,6 +369,7 @@ def mse_exact_dynamics(form: Callable[..., np.ndarray] = mse_exact) -> Finding:
     "Section 4.3, exponential slow down, last sentence",
     "MSE, whose minimum is finite, does not slow down.",
     "time to collapse within 1e-3 and 1e-6 under both losses from a = (0.02, 0.05, 0.1), K = 4",
+    seconds=1,
 )
 def mse_no_slowdown(slow: str = "cross_entropy") -> Finding:
     """MSE: equal factors cost equal times, log(10³)/2√n within 2 %. CE: the time is squared or worse."""

@@ -33,6 +33,7 @@ from hadaflow.runs.targets import Collapse
     "From Hadamard initialization the residual energy stays zero: singular vectors are frozen.",
     "gradient descent on the matrices, 10^5 steps of 0.01, K = 4 and 8, 5 seeds: residual energy and "
     "share of Z off the Hadamard diagonal",
+    seconds=1,
 )
 def frozen_singular_vectors(tilt: float = 0.0) -> Finding:
     """Both below 1e-9 at every saved iteration (rounding grows with the iterations)."""
@@ -96,6 +97,7 @@ def ode_tracks_descent(slowed: float = 1.0) -> Finding:
     "KL and alignment at the start and after 10^6 iterations (K = 4); three random starts continued "
     "until max|(K−1)â − 1| = 0.05",
     shares=SHARED,
+    seconds=5,
 )
 def convergence_to_nc(runs: Runs = experiment) -> Finding:
     """Both metrics fall tenfold (KL) and threefold (alignment of Z); all continued runs collapse."""
@@ -123,6 +125,7 @@ def convergence_to_nc(runs: Runs = experiment) -> Finding:
     "change of the loss, of Hadamard's KL and of Random's residual until half of the burn-in (loss "
     "halved); growth, loss and KL between burn-in and ten times it",
     shares=SHARED,
+    seconds=13,
 )
 def two_stage_dynamics(runs: Runs = experiment) -> Finding:
     """First stage: loss within 1 %, Hadamard's KL within 1 %, Random's residual falls tenfold.
@@ -191,6 +194,7 @@ def burn_in_plateau(runs: Runs = experiment) -> Finding:
     "Eq. (1), 705 (averaged: 2848); those for K = 8 and δ = 0 are those of an averaged loss, 5722, "
     "351 and 705 (summed: 705, 87 and 87).",
     shares=SHARED,
+    seconds=1,
 )
 def burn_in_times(runs: Runs = experiment) -> Finding:
     """A reading fits if it is within a factor 2 of the quoted time. Printed: the summed loss fits all.

@@ -35,6 +35,7 @@ def third_order(a: np.ndarray) -> np.ndarray:
     "da/dt = a(1 − a) + O(‖a‖³), solved by the sigmoid a(t) = a(0)/(a(0) + (1 − a(0))e^{−t}).",
     "order and coefficient of the remainder by 200-bit arithmetic at K = 8; `solve` against the "
     "sigmoid from ‖a‖₁ = 1e-4 until 0.1 and 1, K = 4 and 16",
+    seconds=2,
 )
 def linearized_dynamics(
     solution: Callable[..., np.ndarray] = linearized, coefficient: Any = third_order
@@ -132,6 +133,7 @@ def _end_time(n: int, epsilon: float) -> float:
     CORRECTED,
     correction="The remainder is O(ε³ e^{3√n t}), not O(ε³ t²): the proof takes W = O(ε) and Z = O(ε²) "
     "up to t*, where they have grown to ε^{1/2} and ε. In the equation for H, P'W must read P'ᵀW.",
+    seconds=3,
 )
 def small_time_solution(form: Callable[..., Any] = small_time) -> Finding:
     """Corrected: remainder/(ε³e^{3√nt}) below 1 throughout and within a factor 3 over the later half.
@@ -187,6 +189,7 @@ def _relative(A: np.ndarray, B: np.ndarray) -> float:
     correction="The theorem holds; its proof's remainder is O(ε³e^{3√nt}), not O(ε³t²). Z(t*) "
     "differs from the leading term by a relative O(ε^{1/2}), from the cosh–sinh product by O(ε), and "
     "from the simplex by O(d^{−1/2}).",
+    seconds=4,
 )
 def random_initialization(leading: Callable[..., np.ndarray] = leading_term) -> Finding:
     """Exponents within 0.1 of 1/2, 1 and −1/2; with the printed remainder the second would be 3/2 or

@@ -45,6 +45,7 @@ def _spread(psi: Matrix, norm: float) -> Callable[[Any], Any]:
     "The only full-rank stable direction is the uniform one; there a = −log(b̄/K)/K.",
     "b proven not constant at 3000 random non-uniform states (K = 4, 8, 16); an optimizer sent to make "
     "b constant ends at uniform; Ψ invertible with Ψ⁻¹1 = 1/K over the integers",
+    seconds=4,
 )
 def only_full_rank_direction(psi_of: PsiOf = sylvester_psi) -> Finding:
     """All proven; every state of spread below 1e-10 within 1e-3 of uniform, and at least 20 of them."""
@@ -170,6 +171,7 @@ def _best_margin(support: Sequence[int], direction: Sequence[int]) -> Any:
     "exact margins; optimality of a_conv on its support by exact dual weights; `solve` to ‖a‖₁ = 2000 "
     "from a*, against 2a_1 − a_4 → ½ log 2",
     correction="a_conv is a stable direction only in the limit: at finite norm b_1 ≠ b_4 there.",
+    seconds=1,
 )
 def non_uniform_direction(
     start: Sequence[float] = UNIFORM, limit: Sequence[int] = CONVERGED

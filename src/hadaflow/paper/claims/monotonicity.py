@@ -130,6 +130,7 @@ def _lyapunov_along_norm(psi_of: PsiOf) -> tuple[list[str], list[float], float]:
     correction="The proof ends early: dD_KL/dt → 0 also as ‖a‖ → ∞, so a negative rate alone does "
     "not give the limit. It follows from dD_KL/d log‖a‖₁ = 1 − (K/(K−1))/⟨x̂⟩, which stays away "
     "from 0 off collapse for ‖a‖₁ ≥ ‖a(0)‖₁, while log‖a‖₁ → ∞.",
+    seconds=6,
 )
 def kl_lyapunov(psi_of: PsiOf = sylvester_psi) -> Finding:
     """No proven rise, none undecided; rate per log norm below −1e-3 in every direction with
@@ -159,6 +160,7 @@ def kl_lyapunov(psi_of: PsiOf = sylvester_psi) -> Finding:
     "Theorem 4, first part; Appendix D.2",
     "For K = 2 and 4, M decreases monotonically to 0.",
     "K = 2: M is 0. K = 4: proven signs at over 3000 random and optimizer-driven states",
+    seconds=9,
 )
 def l2_monotone_k2_k4(psi_of: PsiOf = sylvester_psi, classes: int = 4) -> Finding:
     """No proven rise, none undecided; M of one mode exactly 0."""
@@ -173,6 +175,7 @@ def l2_monotone_k2_k4(psi_of: PsiOf = sylvester_psi, classes: int = 4) -> Findin
     "matrix flow of Z against the reduced one at K = 4, n = 2; proven signs at over 3000 random and "
     "optimizer-driven states (K = 4, 8, 16)",
     correction="In the proof x = (Ta) must read x = Ψa.",
+    seconds=7,
 )
 def logit_optimization(
     psi_of: PsiOf = sylvester_psi, depth: int = 1, reduced_flow: Callable[..., Any] = solve
@@ -193,6 +196,7 @@ def logit_optimization(
     "For K ≤ 8, max log a − min log a decreases monotonically.",
     "proven signs at over 4000 random and optimizer-driven states (K = 4, 8), the right derivative "
     "where entries tie",
+    seconds=6,
 )
 def log_ratio_monotone_k8(
     psi_of: PsiOf = sylvester_psi, classes: Sequence[int] = (4, 8)

@@ -32,6 +32,7 @@ def downhill(a: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     CORRECTED,
     correction="Printed F = a ⊙ ∇E points uphill: the sign is missing. The flow being accelerated "
     "is Eq. (9), not Eq. (2) as cited.",
+    seconds=2,
 )
 def normalized_flow(force: Callable[..., np.ndarray] = downhill) -> Finding:
     """F against a ⊙ b/D to 1e-12; states at path length 0.5 … 20 to 1e-6; printed F off by 2."""

@@ -129,6 +129,7 @@ FORMS: dict[str, tuple[str, int, Form]] = {
     "150 random states at K = 4 and 8",
     CORRECTED,
     correction="In the Frobenius derivative ‖Z‖_F is √Σa_j², not √Σa_j; all other displays are right.",
+    seconds=3,
 )
 def closed_form_rates(
     forms: dict[str, tuple[str, int, Form]] | None = None,

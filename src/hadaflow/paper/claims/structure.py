@@ -103,6 +103,7 @@ def unnormalized_flow(K: int, a: np.ndarray) -> np.ndarray:
     CORRECTED,
     correction="Ũ must be the unnormalized columns and a the scaled singular values; with "
     "normalized columns the flow is another one.",
+    seconds=2,
 )
 def introduction_flow(form: Callable[[int, np.ndarray], np.ndarray] = unnormalized_flow) -> Finding:
     """Largest relative error of a velocity: below 1e-10 holds, above 1e-2 fails."""
