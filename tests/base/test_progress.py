@@ -35,7 +35,8 @@ def on_terminal(monkeypatch):
     return written
 
 
-def test_a_function_is_told_before_what_it_is_told_later(nothing_kept):
+def test_a_function_is_told_as_well(nothing_kept, monkeypatch):
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     heard = []
     model = hf.UFM(4)
     for _ in range(2):
@@ -47,8 +48,11 @@ def test_a_function_is_told_before_what_it_is_told_later(nothing_kept):
     assert second and all(text.startswith("log10 t = ") for text, _ in second)
 
 
-def test_a_function_is_called_by_its_own_thread_alone():
+def test_a_function_is_called_by_its_own_thread_alone(monkeypatch):
     heard = []
+    with Progress(lambda *x: heard.append(x), "work"), compiling():  # not in the first second
+        assert heard == []
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     with Progress(lambda *x: heard.append(threading.get_ident()), "work"):
         thread = threading.Thread(target=lambda: compiling().__enter__())
         thread.start()
@@ -70,16 +74,19 @@ def test_a_terminal_is_told_after_the_first_second_while_this_thread_waits(monke
         with compiling():
             shown(terminal, "work  compiling, once")
         line.report("half of it", 0.5)
+        shown(terminal, "work  half of it")
         with compiling():
-            shown(terminal, "work  half of it")
+            shown(terminal, "work  compiling, once", twice=True)
+        shown(terminal, "work  half of it", twice=True)  # what was said before is said again
     last_frame = terminal.getvalue().rsplit("work", 1)[-1]
     assert last_frame.startswith("  half of it") and last_frame.rstrip().endswith("\x1b[2K")
 
 
-def shown(terminal, text):
-    """Wait for what another thread writes soon."""
+def shown(terminal, text, twice=False):
+    """Wait for what another thread writes soon; `twice` with something else in between."""
     end = time.monotonic() + HANG
-    while text not in terminal.getvalue():
+    other = ("half" if "compiling" in text else "compiling") if twice else "\0"
+    while text not in terminal.getvalue().rpartition(other)[2]:
         assert time.monotonic() < end, f"not said, but {terminal.getvalue()!r}"
         time.sleep(0.01)
 

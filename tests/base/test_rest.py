@@ -78,6 +78,7 @@ def test_words_of_an_estimate(seconds, words):
 def test_a_hunt_says_how_far_it_is_and_how_long_it_may_take():
     told = []
     hf.hunt("kl", hf.UFM(4), starts=512, progress=lambda *said: told.append(said))
+    told = [said for said in told if said[0] != "compiling, once"]
     texts, shares = zip(*told, strict=True)
     assert texts[0].startswith("0 of 512 starts, at most ") and texts[0].endswith(" left")
     assert any(text.startswith("256 of 512 starts, at most ") for text in texts)

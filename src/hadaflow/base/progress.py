@@ -138,16 +138,16 @@ class Progress:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Within it, it says what is going on: at once to a function, after the first second to people.
+        """Within it, it says what is going on, after the first second.
 
-        By another thread, since this one does not return before the code is compiled.
+        On a terminal by another thread, since this one does not return before the code is compiled.
         """
-        if self._own is not None and self._thread == threading.get_ident():
-            self._own(_COMPILING, None)
+        left = self._began + _QUIET_SECONDS - time.monotonic()
+        if self._own is not None and self._thread == threading.get_ident() and left <= 0:
+            self._own(_COMPILING, self._said[1])
         if not self._shown:
             yield
             return
-        left = self._began + _QUIET_SECONDS - time.monotonic()
         timer = threading.Timer(max(left, 0.0), self._show, (_COMPILING, None))
         timer.daemon = True
         timer.start()
