@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: reproduce test slow check format verify docs bench clean
+.PHONY: reproduce test slow check format verify docs notebooks bench wheel clean
 
 reproduce: $(READY)
 	$(BIN)/hadaflow verify --out out
@@ -33,6 +33,9 @@ verify: $(READY)
 
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+notebooks: $(READY)
+	$(BIN)/python docs/hooks/notebooks.py
 
 bench: $(BENCH_READY)
 	mkdir -p out
