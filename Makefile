@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 BENCH_READY := $(VENV)/.bench-ready
+PACKAGE_READY := $(VENV)/.package-ready
 
 .PHONY: reproduce test slow check format verify docs notebooks bench wheel clean
 
@@ -41,6 +42,12 @@ bench: $(BENCH_READY)
 	mkdir -p out
 	$(BIN)/python benchmarks/run.py --json out/benchmarks.json --picture out/cost.png
 
+# Built, looked at, installed into an empty environment and used there.
+wheel: $(PACKAGE_READY)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	HADAFLOW_DIST=dist $(BIN)/pytest -m slow tests/test_package.py
+
 # Reinstalled when the dependencies change; the sources themselves are installed editable.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -58,5 +65,9 @@ $(BENCH_READY): $(READY)
 	-$(BIN)/python -m pip install --quiet pyfwht
 	touch $(BENCH_READY)
 
+$(PACKAGE_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[package]'
+	touch $(PACKAGE_READY)
+
 clean:
-	rm -rf $(VENV) out site
+	rm -rf $(VENV) out site dist
