@@ -5,9 +5,9 @@
 
 Prints a table; `--json`, `--picture` (cost against K) and `--page` (the table between its two marks on a
 page of the docs) also write; `--again` shows what an earlier run wrote. Times are the best of several
-repetitions, after compilation; every ratio divides a rival's time by ours. A rival of the orbits that
-has not arrived after `--limit` seconds is stopped and shown with how far it got; one that is not
-installed is named.
+repetitions, after compilation, but for latencies, which are those of whole processes; every ratio
+divides a rival's time by ours. A rival of the orbits that has not arrived after `--limit` seconds is
+stopped and shown with how far it got; one that is not installed is named.
 """
 
 import argparse
@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax import lax
+from latency import latency_rows
 from rich.console import Console
 from rivals import RIVALS, TOLERANCE, diffrax_batch, lsoda_one_by_one, textbook_field, u_start
 from scipy.integrate import solve_ivp
@@ -326,7 +327,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=20.0, help="seconds for a rival's orbit")
     asked = parser.parse_args()
     parts: dict[str, Callable[[], Iterator[Row]]] = {
-        "fields": field_rows, "groups": group_rows, "orbits": short_orbits,
+        "latency": latency_rows, "fields": field_rows, "groups": group_rows, "orbits": short_orbits,
         "experiment": experiment_rows, "batches": batch_rows, "forms": transform_forms,
         "transforms": transform_rows, "collapse": lambda: to_collapse(asked.limit),
     }  # fmt: skip

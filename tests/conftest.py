@@ -4,15 +4,21 @@ from pathlib import Path
 
 # Most of the time goes into compiling, much of it the same code in several modules and in commands that
 # run as processes of their own: they share what is compiled.
-_CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+_CACHE = Path(__file__).parents[1] / ".pytest_cache" / "programs"
+os.environ.setdefault("HADAFLOW_CACHE", str(_CACHE))
+_MEGABYTES = 1000
 
 _MOST_MAPS = 30_000
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
+
+import hadaflow as hf  # noqa: E402
+from hadaflow.base import compiling  # noqa: E402
+from hadaflow.base.cache import use_cache, used_cache  # noqa: E402
+
+hf.enable_cache(megabytes=_MEGABYTES)
 
 hypothesis.settings.register_profile(
     "hadaflow", deadline=None, derandomize=True, max_examples=20, print_blob=True
@@ -39,6 +45,14 @@ def _interruptible():
         signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True)
+def _cache_of_all_tests():
+    """Whatever cache a test chooses, the next one has that of all."""
+    before = used_cache()
+    yield
+    use_cache(before)
+
+
 def _memory_maps() -> int:
     maps = Path("/proc/self/maps")
     return maps.read_bytes().count(b"\n") if maps.exists() else _MOST_MAPS + 1
@@ -49,7 +63,7 @@ def _compiled_code_let_go():
     """Compiled functions hold memory maps, of which a process may have some 65000."""
     yield
     if _memory_maps() > _MOST_MAPS:
-        jax.clear_caches()
+        _let_go()
 
 
 @pytest.fixture(autouse=True)
@@ -57,4 +71,9 @@ def _compiled_code_of_one_slow_test(request):
     """One of them alone may compile for hundreds of models."""
     yield
     if request.node.get_closest_marker("slow"):
-        jax.clear_caches()
+        _let_go()
+
+
+def _let_go():
+    compiling.let_go()
+    jax.clear_caches()

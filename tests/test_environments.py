@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TESTS = (
     "test_transforms.py", "test_model.py", "test_trajectory.py", "test_certify.py",
-    "test_workers.py", "test_trust.py", "test_cli.py",
+    "test_workers.py", "test_trust.py", "test_cli.py", "test_cache.py", "test_programs.py",
+    "test_cache_command.py",
 )  # fmt: skip
 
 

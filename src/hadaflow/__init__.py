@@ -4,10 +4,12 @@ The public names are those of the stub beside this file. They are imported on fi
 command line can answer `--help` without waiting for JAX.
 """
 
+import time
 from typing import Any
 
 import lazy_loader
 
+_began = time.time()  # before any other file of the package is read
 _public, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 

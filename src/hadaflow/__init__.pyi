@@ -8,6 +8,7 @@ from .algebra.bases import (
     diagonalizes_softmax as diagonalizes_softmax,
 )
 from .algebra.transforms import walsh_hadamard as walsh_hadamard
+from .base.cache import disable_cache as disable_cache, enable_cache as enable_cache
 from .base.errors import InputError as InputError
 from .descent.descend import descend as descend, stability_limit as stability_limit
 from .descent.resuming import resume as resume
@@ -62,3 +63,4 @@ from .runs.targets import (
 )
 
 __version__: str
+_began: float

@@ -46,10 +46,42 @@ try:
     main()
 except SystemExit as end:
     assert end.code == 0, end.code
-heavy = {{"jax", "jaxlib", "scipy", "xarray", "matplotlib", "diffrax"}} & set(sys.modules)
+heavy = {{"jax", "jaxlib", "scipy", "xarray", "pandas", "matplotlib", "diffrax"}} & set(sys.modules)
 assert not heavy, heavy
 """
     assert "hadaflow" in run_python(code)
+
+
+DESCRIBED = """
+import sys
+import hadaflow as hf
+from hadaflow.model.losses import LOSSES
+from hadaflow.runs.targets import parse_target
+
+for model in (
+    hf.UFM(8), hf.UFM(4, loss="mse"), hf.UFM(6, group=(2, 3), label_smoothing=0.1, temperature=2.0),
+    hf.UFM(4, depth=3, weight_decay=0.1), hf.UFM(4, imbalance=((2, 3), (2, 1))),
+    hf.UFM(4, label_distribution=hf.hierarchical_labels((0.7, 0.2, 0.1), (2, 2))),
+):
+    print(model, repr(model), model.basis if model.imbalance is None else "", model.modes)
+for basis in (hf.AbelianGroup((2, 3)), hf.Sylvester(8), hf.cyclic(5)):
+    print(basis, repr(basis), basis.classes, basis.modes, basis.multiplicity)
+for loss in LOSSES.values():
+    print(loss(), loss.name)
+for target in (
+    hf.Time(1.0), hf.Time(log10=9.0), hf.Collapse(), hf.PredictedCollapse(), hf.Norm(3.0),
+    hf.PathLength(2.0), hf.Steady(),
+):
+    print(target, repr(target), parse_target(str(target)) == target)
+print(hf.spectrum([1.0, 2.0, 3.0], C=0.1), hf.parameters([[1.0]], [[1.0]]))
+print(hf.enable_cache(sys.argv[0]), hf.disable_cache())
+heavy = {"jax", "jaxlib", "scipy", "xarray", "pandas", "matplotlib", "diffrax"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_what_describes_a_problem_does_not_import_the_heavy_ones():
+    assert run_python(DESCRIBED).count("True") >= 6
 
 
 def test_public_functions_take_lists_and_jax_arrays_and_return_numpy():

@@ -11,6 +11,7 @@ import pytest
 
 import hadaflow as hf
 from hadaflow.base import memory
+from hadaflow.base.compiling import let_go
 from hadaflow.base.precision import double_precision
 from hadaflow.flow import lanes
 from hadaflow.flow.following import reduced_flow
@@ -126,7 +127,7 @@ def test_what_cannot_fit_is_refused_with_the_estimate(monkeypatch):
 def test_an_estimate_says_method_memory_and_time():
     found = hf.estimate(hf.UFM(1024), u_start(1024), hf.Collapse(1e-3), rtol=1e-4)
     assert found.method == "dual" and 1e6 < found.memory_bytes < 1e9 and 0.01 < found.seconds < 10
-    assert "after compilation" in str(found)
+    assert "of compilation, once" in str(found) or "compiled already" in str(found)
     assert hf.estimate(hf.UFM(8), [FIGURE_1, FIGURE_1], hf.Time(1e3)).method == "tsit5"
     full = hf.estimate(hf.UFM(4), hf.gaussian(hf.UFM(4), 0.1, 0), hf.Time(1.0))
     assert full.memory_bytes > 0
@@ -135,6 +136,31 @@ def test_an_estimate_says_method_memory_and_time():
     assert two.method == "dual" and 0.4 * found.seconds < two.seconds < 2 * found.seconds
     with pytest.raises(hf.InputError, match="one spectrum or a list of them"):
         hf.estimate(hf.UFM(8), np.ones((2, 2, 7)))
+
+
+@pytest.mark.parametrize(
+    "model, start, more",
+    [
+        (hf.UFM(8), FIGURE_1, {"until": hf.Collapse(1e-3)}),
+        (hf.UFM(8), FIGURE_1, {"log10_times": [1.0, 2.0]}),
+        (hf.UFM(4, label_smoothing=0.1), [1.0, 0.5, 0.3], {}),
+        (hf.UFM(64), u_start(64), {"until": hf.Collapse(1e-2), "method": "dual", "rtol": 1e-4}),
+        (hf.UFM(8), [FIGURE_1, FIGURE_1], {"until": hf.Time(1e3)}),
+        (hf.UFM(4), hf.gaussian(hf.UFM(4), 0.1, 0), {"until": hf.Time(1.0)}),
+    ],
+    ids=["event", "times", "implicit", "dual", "batch", "full"],
+)
+def test_an_estimate_counts_compilation_until_there_was_a_run(model, start, more):
+    hf.disable_cache()
+    let_go()
+    first = hf.estimate(model, start, **more)
+    assert 0.5 < first.compile_seconds < 20 and "of compilation, once" in str(first)
+    solve(model, start, **more)
+    after = hf.estimate(model, start, **more)
+    assert after.compile_seconds == 0 and str(after).endswith("compiled already")
+    assert (after.method, after.memory_bytes) == (first.method, first.memory_bytes)
+    let_go()
+    assert hf.estimate(model, start, **more).compile_seconds == first.compile_seconds
 
 
 # --- from the command line -----------------------------------------------------------------------

@@ -4,12 +4,12 @@ import functools
 import math
 
 import hypothesis
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 import hadaflow as hf
+from hadaflow.base.compiling import let_go
 from references import factor_flow
 
 GROUPS = [
@@ -114,7 +114,7 @@ def test_reduced_flow_lifted_is_the_matrix_flow_for_many_of_the_family(part):
         assert difference(problem) <= 1e-8
 
     check()
-    jax.clear_caches()  # so much compiled code would fill the memory
+    let_go()  # so much compiled code would fill the memory
 
 
 @settings(max_examples=4, deadline=None)

@@ -1,8 +1,8 @@
 """The promise `rtol`, against DOP853 on the matrices and other references: see `promises`."""
 
-import jax
 import pytest
 
+from hadaflow.base.compiling import let_go
 from promises import changes_sign, draw, excess
 
 # Of every kind and view; some broke the promise while one step's tolerance was a fifth of it.
@@ -23,7 +23,7 @@ def test_a_thousand_members_of_the_family_keep_the_promise(part):
         case = draw(index)
         for rtol in (1e-6, 1e-8):
             assert excess(case, rtol) <= 1, f"{index}, {rtol}: {case}"
-    jax.clear_caches()
+    let_go()
 
 
 def test_the_draw_has_every_kind():

@@ -1,13 +1,15 @@
 """How code is compiled: well where it runs often, soon where it runs rarely, and never too much of it."""
 
 import functools
+import inspect
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hadaflow.base.lazy import jax
+from hadaflow.base.programs import Recipe, is_known, program, setting
 
 # One part of a program after the other, in the order that needs least memory. Left to itself XLA hands
 # parts that do not depend on each other to several threads, which costs dual steps of a thousand classes
@@ -29,51 +31,81 @@ _MOST_PROGRAMS = 400  # where maps cannot be counted
 
 
 class Compiled:
-    """`jax.jit(function, **more)` with options of XLA for processors, as far as it knows them.
+    """`function`, compiled once for every structure and kind of its arguments.
 
+    With options of XLA for processors, as far as it knows them. Arguments are given by their places.
     Programs of all of them together are bounded: what was compiled is let go when it becomes too much.
     """
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any], **more: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: dict[str, Any], *,
+        static_argnames: Sequence[str] = (), donate_argnames: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
-        self._function, self._options, self._more = function, options, more
-        self._lock = threading.Lock()
-        self._call: Any = None
-        self._programs = 0
+        names = list(inspect.signature(function).parameters)
+        self._function, self._options = function, options
+        self._static = tuple(names.index(name) for name in static_argnames)
+        self._donated = tuple(names.index(name) for name in donate_argnames)
+        self._lock = threading.RLock()
+        self._programs: dict[Any, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
-        if self._call is None:
-            with self._lock:  # threads that come at once compile once
-                if self._call is None:
-                    return self._first_call(*args)
-        found = self._call(*args)
-        programs = self._call._cache_size()
-        if programs != self._programs:
-            self._programs = programs
-            _store.grown(self)
-        return found
+        leaves, tree = jax.tree_util.tree_flatten(self._traced(args))
+        place = self._place(args, leaves, tree)
+        found = self._programs.get(place)
+        if found is None:
+            found = self._new(place, self._recipe(args, leaves, tree))
+        return found(*leaves)
 
-    def _first_call(self, *args: Any) -> Any:
-        call = jax.jit(self._function, **self._more)
-        if self._options and jax.default_backend() == "cpu":
-            chosen = jax.jit(self._function, **self._more, compiler_options=self._options)
-            try:
-                found = chosen(*args)
-            except Exception as error:  # another version of XLA may have other options
-                if "compile option" not in str(error).lower():
-                    raise
-                found = call(*args)
-            else:
-                call = chosen
-        else:
-            found = call(*args)
-        self._call, self._programs = call, 1
-        _store.grown(self)
-        return found
+    def knows(self, *args: Any) -> bool:
+        """Is there a program for such arguments, here or in the cache, as far as that is told at once?"""
+        leaves, tree = jax.tree_util.tree_flatten(self._traced(args))
+        known = self._place(args, leaves, tree) in self._programs
+        return known or is_known(self._recipe(args, leaves, tree))
 
     def let_go(self) -> None:
-        self._call.clear_cache()
-        self._programs = 0
+        self._programs = {}
+
+    def _traced(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not self._static:
+            return args
+        return tuple([x for i, x in enumerate(args) if i not in self._static])
+
+    def _place(self, args: tuple[Any, ...], leaves: list[Any], tree: Any) -> Any:
+        """What the program is known by in this process."""
+        return tree, *[args[i] for i in self._static], *map(_kind, leaves), _context()()
+
+    def _recipe(self, args: tuple[Any, ...], leaves: list[Any], tree: Any) -> Recipe:
+        structure = {i: args[i] for i in self._static}
+        return Recipe(self._function, self._options, structure, self._donated, leaves, tree)
+
+    def _new(self, place: Any, recipe: Recipe) -> Any:
+        if setting("disable_jit"):  # somebody looks for an error: nothing is compiled
+            return lambda *leaves: self._function(*recipe.arguments(leaves))
+        with self._lock:  # threads that come at once compile once
+            if (found := self._programs.get(place)) is None:
+                found = self._programs[place] = program(recipe)
+                _store.grown(self)
+        return found
+
+
+def _kind(x: Any) -> Any:
+    """What a program is made for, of one leaf of its arguments."""
+    shape = getattr(x, "shape", None)
+    if shape is None:
+        return type(x)
+    place = getattr(x, "committed", False) and x.sharding
+    return shape, x.dtype, getattr(x, "weak_type", False), place
+
+
+@functools.cache
+def _context() -> Callable[[], Any]:
+    """The settings of JAX that tracing depends on."""
+    try:
+        from jax._src.config import trace_context
+    except ImportError:
+        return lambda: setting("enable_x64")
+    return trace_context
 
 
 class _Store:
@@ -91,8 +123,11 @@ class _Store:
             self._new += 1
             if self._new % _COUNTED_EVERY == 0 and self._too_much():
                 self._new = 0
-                for each in list(self._members):
-                    each.let_go()
+                self.let_go()
+
+    def let_go(self) -> None:
+        for each in list(self._members):
+            each.let_go()
 
     def _too_much(self) -> bool:
         try:
@@ -109,3 +144,8 @@ def compiled(
 ) -> Callable[[Callable[..., Any]], Compiled]:
     """As a decorator."""
     return lambda function: Compiled(function, options, **more)
+
+
+def let_go() -> None:
+    """Let go of all that was compiled in this process."""
+    _store.let_go()

@@ -148,13 +148,15 @@ class Drafts:
             write(str(draft))
         return draft
 
-    def publish(self) -> None:
-        """Every draft under its own name, in the order of writing."""
-        umask = os.umask(0)
-        os.umask(umask)
+    def publish(self, private: bool = False) -> None:
+        """Every draft under its own name, in the order of writing; private ones for this user alone."""
+        if not private:
+            umask = os.umask(0)
+            os.umask(umask)
+            for _, draft, _ in self._drafts:
+                os.chmod(draft, 0o666 & ~umask)  # drafts are made private
         for path, draft, _ in self._drafts:
             with _naming(path):
-                os.chmod(draft, 0o666 & ~umask)  # drafts are made private
                 os.replace(draft, path.resolve())
 
     def __exit__(self, *_: object) -> None:

@@ -21,12 +21,15 @@ class _Lazy:
 
 
 if TYPE_CHECKING:
+    import diffrax
     import jax
     import jax.core
     import jax.numpy as jnp
+    import optimistix
     import xarray as xr
     from jax import lax
     from scipy import optimize
 else:
     jax, jnp, lax = map(_Lazy, ("jax", "jax.numpy", "jax.lax"))
+    diffrax, optimistix = map(_Lazy, ("diffrax", "optimistix"))
     optimize, xr = map(_Lazy, ("scipy.optimize", "xarray"))

@@ -1,9 +1,11 @@
 """Progress of long work: nothing for the first second, then one live line in log10 time."""
 
+import contextlib
 import math
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hadaflow.base.errors import InputError, shown
@@ -13,6 +15,7 @@ from hadaflow.base.words import lasting
 Report = Callable[[str, float | None], None]
 _QUIET_SECONDS = 1.0
 _PACE_SECONDS = 0.25
+_COMPILING = "compiling, once"
 _TELLING = 0.05  # share of work from which on its pace says how long the rest takes
 
 
@@ -101,11 +104,14 @@ class Progress:
         self._shown = progress == "auto" and sys.stderr.isatty()
         self._title = title
         self._began = time.monotonic()
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
         self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> "Progress":
         answer_held_back()
+        _open.append(self)
         return self
 
     @property
@@ -116,14 +122,40 @@ class Progress:
     def report(self, text: str, fraction: float | None = None) -> None:
         if self._own is not None:
             self._own(text, fraction)
-        if not self._shown or time.monotonic() - self._began < _QUIET_SECONDS:
+        if self._shown and time.monotonic() - self._began >= _QUIET_SECONDS:
+            self._show(text, fraction)
+
+    def _show(self, text: str, fraction: float | None) -> None:
+        with self._lock:
+            if self._bar is None:
+                self._bar, self._task = self._start()
+            total = None if fraction is None else 1.0
+            self._bar.update(self._task, description=f"{self._title}  {text}", total=total)
+            if fraction is not None:
+                self._bar.update(self._task, completed=min(fraction, 1.0))
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Within it, it says what is going on: at once to a function, after the first second to people.
+
+        By another thread, since this one does not return before the code is compiled.
+        """
+        if self._own is not None and self._thread == threading.get_ident():
+            self._own(_COMPILING, None)
+        if not self._shown:
+            yield
             return
-        if self._bar is None:
-            self._bar, self._task = self._start()
-        total = None if fraction is None else 1.0
-        self._bar.update(self._task, description=f"{self._title}  {text}", total=total)
-        if fraction is not None:
-            self._bar.update(self._task, completed=min(fraction, 1.0))
+        left = self._began + _QUIET_SECONDS - time.monotonic()
+        timer = threading.Timer(max(left, 0.0), self._show, (_COMPILING, None))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            if self._bar is not None:
+                self._show("", None)
 
     def _start(self) -> tuple[Any, Any]:
         from rich import progress as rich_progress
@@ -141,5 +173,18 @@ class Progress:
         return bar, bar.add_task(self._title, total=None)
 
     def __exit__(self, *_: object) -> None:
+        _open.remove(self)
         if self._bar is not None:
             self._bar.stop()
+
+
+_open: list[Progress] = []  # by whom something is being reported, in all threads
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """While it lasts code is compiled, and all who are reported to may know."""
+    with contextlib.ExitStack() as told:
+        for progress in [p for p in _open if p.heard]:
+            told.enter_context(progress.compiling())
+        yield

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from hadaflow.base.cache import use_cache, used_cache
 from hadaflow.base.errors import InputError
 from hadaflow.base.progress import Rest
 
@@ -124,7 +125,7 @@ class _Worker:
         with _blocked_signals():
             self.process.start()
         theirs.close()
-        self.pipe.send((work, arguments))
+        self.pipe.send((used_cache(), work, arguments))
 
     def begin(self, label: str, names: list[str]) -> None:
         self.label = label
@@ -179,7 +180,8 @@ def _serve(pipe: Any) -> None:
     # Notices about matplotlib's folders and fonts would tear the bars on the terminal.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        work, arguments = pipe.recv()
+        cache, work, arguments = pipe.recv()
+        use_cache(cache)
         while True:
             _work_through(pipe, work, arguments, *pipe.recv())
     except EOFError:

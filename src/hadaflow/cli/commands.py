@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hadaflow.base.cache import cache_of_commands
 from hadaflow.base.errors import InputError, no_device, printable, shown
 from hadaflow.base.interruption import asked, exit_code, listening, stop_listening
 from hadaflow.cli.answers import (
@@ -40,6 +41,7 @@ from hadaflow.cli.arguments import (
     parse_numbers,
     with_model,
 )
+from hadaflow.cli.cache_commands import register as register_cache
 from hadaflow.cli.lab_commands import register
 from hadaflow.cli.number_commands import register_numbers
 from hadaflow.cli.starting import with_start
@@ -368,6 +370,7 @@ def verify_command(
 
 register_numbers(app)
 register(app)
+register_cache(app)
 
 # Typer brings its own copy of click, or uses the installed one, depending on its version.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -391,7 +394,8 @@ def _answer() -> int:
     # Notices about matplotlib's folders and fonts are not for those who asked for a picture.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        return _carry_out(sys.argv[1:] or ["--help"])
+        with cache_of_commands():
+            return _carry_out(sys.argv[1:] or ["--help"])
     except BrokenPipeError:
         drop_output()
         return _READER_GONE

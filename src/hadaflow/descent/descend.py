@@ -395,8 +395,8 @@ def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
     """States at the start and at the kept iterations, how many of those, and whether interrupted."""
     states, done, interrupted, at, pace = [x0], 0, False, 0, Pace(10**7)
     with double_precision(), Progress(progress, "descend") as bar:
-        x = tuple(jnp.asarray(f) for f in x0)
-        velocity = tuple(jnp.zeros_like(f) for f in x)
+        x = tuple(np.asarray(f) for f in x0)
+        velocity = tuple(np.zeros_like(f) for f in x)
         heavy = momentum > 0
         try:
             for goal in kept:

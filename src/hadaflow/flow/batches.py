@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.base.interruption import held_back
+from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress
 from hadaflow.flow.choice import carry_out, choose
 from hadaflow.flow.following import NORM_LIMIT, reduced_flow
@@ -27,6 +28,7 @@ from hadaflow.runs.recording import add_angles, record_start, status_of
 from hadaflow.runs.requests import AUTO, Request
 
 _LOOKED_AT = 16  # runs of a batch that are asked what they take
+_COMPILATION = 5.0  # seconds, roughly, of lanes
 _MOST_STEPS = 5000  # in a lane, where the way is not foreseen; what takes more is looked at alone
 _CLOCKS = ("log10_time", "log10_log10_time", "path_length", "log_path_length")
 
@@ -41,6 +43,21 @@ def check_memory(chosen: Sequence[Request], start: Spectrum) -> float:
     """Bytes that a batch takes, some of whose requests are these; refused if there are not so many."""
     largest = max(chosen, key=lambda c: c.method is DUAL)
     return largest.method.memory(largest, start)
+
+
+def compile_seconds(chosen: Sequence[Request], rows: Sequence[Spectrum], start: Spectrum) -> float:
+    """Of a batch, some of whose requests and starts are these: of lanes, and of what goes alone."""
+    fits = _fit_lanes(chosen[0], start)
+    alone = 0.0 if fits.all() else max(map(_compile_seconds, chosen, rows))
+    if not fits.any():
+        return alone
+    with double_precision():
+        _, fleet = _fleet(chosen[0].by(TSIT5, "side by side"), start.row(np.flatnonzero(fits)))
+        return alone + (0.0 if fleet.is_compiled(cores()) else _COMPILATION)
+
+
+def _compile_seconds(request: Request, start: Spectrum) -> float:
+    return request.method.compile_seconds(request, start)
 
 
 def solve_batch(request: Request, start: Spectrum) -> Trajectory:
@@ -91,20 +108,13 @@ def _fit_lanes(request: Request, start: Spectrum) -> np.ndarray:
     return fits
 
 
-def _in_lanes(
-    request: Request, start: Spectrum, index: np.ndarray, progress: Progress
-) -> tuple["_Part", bool]:
-    """The runs that ended in lanes, and whether somebody asked to stop.
-
-    What stalls is left out: it is looked at alone.
-    """
-    model, count = request.model, len(index)
-    request = request.by(TSIT5, "explicit: side by side", request.asked == TSIT5.name)
+def _fleet(request: Request, start: Spectrum) -> tuple[SpectrumFlow, Fleet]:
+    """The runs from all these starts, side by side."""
+    model, event = request.model, request.event
     foreseen = knows(model, start)
     limit = PATIENCE if foreseen and not request.forced else NORM_LIMIT
     most = math.inf if foreseen else _MOST_STEPS
     flow = reduced_flow(model, start, beside)
-    event = request.event
     number = np.full(1, request.target_value)
     course = Course(flow, number, None if event is None else type(event))
 
@@ -113,7 +123,20 @@ def _in_lanes(
         return (norms > limit) | (lanes.accepted + lanes.rejected > most)
 
     end = np.inf if request.end is None else request.end
-    fleet = Fleet(course, count, TSIT5, TSIT5.local_tolerance(request), end, lost)
+    tolerance = TSIT5.local_tolerance(request)
+    return flow, Fleet(course, len(start.a), TSIT5, tolerance, end, lost)
+
+
+def _in_lanes(
+    request: Request, start: Spectrum, index: np.ndarray, progress: Progress
+) -> tuple["_Part", bool]:
+    """The runs that ended in lanes, and whether somebody asked to stop.
+
+    What stalls is left out: it is looked at alone.
+    """
+    count = len(index)
+    request = request.by(TSIT5, "explicit: side by side", request.asked == TSIT5.name)
+    flow, fleet = _fleet(request, start)
     ends = fleet.run(lambda n: progress.report(f"{n} of {count} runs", n / count), cores())
     sharp = TSIT5.sharpened(request, float(ends.sensitivity.max())) is None or np.array(
         [TSIT5.sharpened(request, s) is None for s in ends.sensitivity]

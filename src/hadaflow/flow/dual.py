@@ -15,11 +15,10 @@ and its error estimate is the check of the condition: where it fails, partial st
 step is shortened.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +27,7 @@ from jax import lax
 from hadaflow.algebra.padding import with_front
 from hadaflow.algebra.shapes import Number, Padded
 from hadaflow.base.compiling import compiled
+from hadaflow.base.lazy import diffrax
 from hadaflow.base.precision import is_traced
 from hadaflow.flow.kinds.flow import Flow
 from hadaflow.flow.stages import (
@@ -67,7 +67,8 @@ class OrbitState(NamedTuple):
     reach: Any
 
 
-class DualEuler(diffrax.AbstractAdaptiveSolver):
+@dataclasses.dataclass(frozen=True, eq=False)
+class DualEuler:
     """Extrapolated implicit Euler with dual stages: `rank` results of 1, 2, … partial steps each.
 
     The state is an `OrbitState`, the solver state is the last weights, as a guess. The error of P is
@@ -75,11 +76,6 @@ class DualEuler(diffrax.AbstractAdaptiveSolver):
     """
 
     flow: "DualFlow"
-    term_structure: ClassVar = diffrax.AbstractTerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = diffrax.LocalLinearInterpolation
-
-    def order(self, terms) -> int:
-        return self.flow.rank
 
     def error_order(self, terms) -> float:
         return float(self.flow.rank)

@@ -1,12 +1,13 @@
 """What a run will cost: its method, its memory and roughly its time, before it begins."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from hadaflow.base.memory import in_words
-from hadaflow.flow.batches import check_memory, sample
+from hadaflow.flow.batches import check_memory, compile_seconds, sample
 from hadaflow.flow.choice import check_method, choose
 from hadaflow.flow.lanes import cores
 from hadaflow.model.fitting import check_parameters, fitted
@@ -23,11 +24,17 @@ class Estimate:
     reason: str
     memory_bytes: float
     seconds: float
+    compile_seconds: float  # before them; 0 where that is done, here or in the cache
 
     def __str__(self) -> str:
+        first = "compiled already"
+        if self.compile_seconds:
+            first = f"after about {self.compile_seconds:.2g} s of compilation, once"
+        known = math.isfinite(self.seconds)
+        time = f"{self.seconds:.2g} s" if known else "a time that is not foreseen"
         return (
             f"{self.method} ({self.reason}): about {in_words(self.memory_bytes)} of memory and "
-            f"{self.seconds:.2g} s, after compilation"
+            f"{time}, {first}"
         )
 
 
@@ -46,7 +53,8 @@ def estimate(
     """Method, memory and time of a run that `solve` would do with the same arguments.
 
     The memory is what `solve` refuses to exceed; the time is rough, within a factor of a few where the
-    direction has no long stops on the way.
+    direction has no long stops on the way. So is the time of the compilation before it, which a run of
+    the same structure in this process, or with a cache in another one (`enable_cache`), has spared.
 
     Examples:
         >>> from hadaflow import UFM, Collapse
@@ -70,7 +78,7 @@ def _of_one(request: Request, state: Any) -> Estimate:
     method = request.method
     return Estimate(
         method.name, request.choice.reason, method.memory(request, state),
-        method.seconds(request, state),
+        method.seconds(request, state), method.compile_seconds(request, state),
     )  # fmt: skip
 
 
@@ -84,4 +92,5 @@ def _of_many(request: Request, starts: Any) -> Estimate:
         f"{len(starts.a)} runs, of which {len(rows)} were looked at",
         check_memory(chosen, starts),
         float(each) * len(starts.a) / cores(),
+        compile_seconds(chosen, rows, starts),
     )

@@ -225,6 +225,16 @@ def follow(way: Way) -> Trajectory:
             return recorded(way, outcome)
 
 
+def is_compiled(way: Way) -> bool:
+    """Is the code of this march at hand?"""
+    request = way.request
+    with double_precision():
+        course = Course.towards(way.flow, request.event, request.target_value)
+        tolerance = request.method.local_tolerance(request)
+        march = Integration(course, request.method, tolerance, lambda u: None, lambda *_: None)
+        return march.is_compiled
+
+
 def recorded(way: Way, outcome: Outcome, decided: tuple[str, str] | None = None) -> Trajectory:
     """The trajectory of a march that has ended."""
     request = way.request

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hadaflow.base.compiling import Compiled
 from hadaflow.base.progress import Pace
 from hadaflow.flow.kinds.flow import Course
 from hadaflow.flow.march import (
@@ -69,6 +70,18 @@ class Integration:
         """The same of what does not ask how far it is."""
         structure, numbers = taken_apart(self.course.flow)
         return structure, self.method, numbers
+
+    @property
+    def is_compiled(self) -> bool:
+        """Is the code of its steps at hand? What else is called was compiled with them."""
+        begin = *self._compiled_for_any_target, self.y0
+        if not first_march.knows(*begin):
+            return False
+        march = first_march(*begin)
+        locates = self.course.kind is not None
+        if locates and not locate_one.knows(*self._compiled_for, march):
+            return False
+        return self._steps.knows(*self._compiled_for, march, *self._numbers(np.inf, CHUNK))
 
     def to_goals(self, goals: np.ndarray) -> Outcome:
         """States at the increasing `goals`."""
@@ -160,14 +173,19 @@ class Integration:
         short = _SHORT_IMPLICIT if self.method.dense else _SHORT_EXPLICIT
         return Pace(CHUNK) if numbers_of(self.y0) > short else None
 
+    @property
+    def _steps(self) -> Compiled:
+        return chunk_of_few_numbers if self._few_numbers else chunk_of_steps
+
+    def _numbers(self, end: float, most: int) -> tuple[Any, ...]:
+        return np.float64(self.tolerance), np.float64(end), np.int64(most)
+
     def _chunk(self, march: March | None, end: float) -> Any:
         """Steps towards the event or `end`, as many as the pace allows, and their records."""
         most = CHUNK if self._pace is None else self._pace.steps
-        tolerance = np.float64(self.tolerance)
         if march is None:
             march = first_march(*self._compiled_for_any_target, self.y0)
-        numbers = (tolerance, np.float64(end), np.int64(most))
-        steps = chunk_of_few_numbers if self._few_numbers else chunk_of_steps
+        numbers, steps = self._numbers(end, most), self._steps
         if self._pace is None:
             return steps(*self._compiled_for, march, *numbers)
         assert march is not None

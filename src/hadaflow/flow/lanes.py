@@ -89,6 +89,21 @@ class Fleet:
         self._y0 = course.flow.begin()
         self._tolerance, self._end = np.float64(tolerance), np.float64(end)
 
+    def is_compiled(self, threads: int) -> bool:
+        """Is the code of the lanes at hand? What else is called was compiled with them."""
+        owner = np.arange(self._width(threads))
+        if not first_march.knows(*self._begin(owner)):
+            return False
+        lanes, numbers = self._started(owner), self._taken(owner)
+        return _march.knows(*self._steps(numbers, lanes))
+
+    def _width(self, threads: int) -> int:
+        return min(_LANES, -(-self._runs // threads))
+
+    def _steps(self, numbers: list[Any], lanes: March) -> tuple[Any, ...]:
+        """What a few steps of all lanes are called with."""
+        return self._structure, self._method, numbers, lanes, self._tolerance, self._end
+
     def run(self, report: Callable[[int], None], threads: int = 2) -> Ends:
         """All runs to their ends; after Ctrl-C, those that have ended by then."""
         runs = self._runs
@@ -97,7 +112,7 @@ class Fleet:
             np.zeros_like(self._y0), np.zeros(runs, dtype=int), np.zeros(runs),
         )  # fmt: skip
         queue = _Queue(runs)
-        width = min(_LANES, -(-runs // threads))
+        width = self._width(threads)
 
         def work() -> None:
             with double_precision():
@@ -124,11 +139,12 @@ class Fleet:
             x[..., index] if own else x for x, own in zip(self._numbers, self._own, strict=True)
         ]
 
-    def _started(self, owner: np.ndarray) -> March:
-        y0 = self._y0[..., np.maximum(owner, 0)]
+    def _begin(self, owner: np.ndarray) -> tuple[Any, ...]:
         structure, numbers = taken_apart(put_together(self._structure, self._taken(owner)).flow)
-        started = first_march(structure, self._method, numbers, y0)
-        return jax.tree.map(np.array, started)
+        return structure, self._method, numbers, self._y0[..., np.maximum(owner, 0)]
+
+    def _started(self, owner: np.ndarray) -> March:
+        return jax.tree.map(np.array, first_march(*self._begin(owner)))
 
     def _drive(self, queue: "_Queue", width: int, ends: Ends) -> None:
         """One thread: lanes are filled from the queue until it is empty and all have ended."""
@@ -139,9 +155,7 @@ class Fleet:
         lanes, numbers = self._started(owner), self._taken(owner)
         lanes.reached[owner < 0] = True
         while not queue.stopped:
-            lanes = _march(
-                self._structure, self._method, numbers, lanes, self._tolerance, self._end
-            )
+            lanes = _march(*self._steps(numbers, lanes))
             lanes = jax.tree.map(np.asarray, lanes)
             arrived = lanes.reached | (lanes.u >= self._end)
             flow = put_together(self._structure, numbers).flow

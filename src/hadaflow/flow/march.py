@@ -9,7 +9,6 @@ import dataclasses
 import functools
 from typing import Any, NamedTuple
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from jax import lax
 
 from hadaflow.algebra.padding import row
 from hadaflow.base.compiling import SMALL, SOON, compiled
+from hadaflow.base.lazy import diffrax
 from hadaflow.flow.kinds.flow import Course, Flow
 
 FIRST_STEP = 1e-3
@@ -66,7 +66,7 @@ def _pack(m: March):
     return jnp.stack([p.astype(m.u.dtype) for p in parts])
 
 
-def stepper(flow: Flow, method: Any, brief: bool = False) -> tuple[diffrax.ODETerm, Any]:
+def stepper(flow: Flow, method: Any, brief: bool = False) -> tuple[Any, Any]:
     solver = method.brief_solver(flow) if brief else method.solver(flow)
     return diffrax.ODETerm(lambda u, y, _: flow.velocity(u, y)), solver
 

@@ -140,6 +140,24 @@ class OrbitMarch:
         assert isinstance(flow, DualFlow)
         return flow
 
+    @property
+    def is_compiled(self) -> bool:
+        """Is the code of its steps at hand? What else is called was compiled with them."""
+        begin = *self._of_flow(self._on_device), jax.device_put(self.y0)
+        if not first_march.knows(*begin):
+            return False
+        return chunk_of_steps.knows(*self._steps(self._on_device, first_march(*begin)))
+
+    def _of_flow(self, course: Course) -> tuple[Any, Any, Any]:
+        structure, numbers = taken_apart(course.flow)
+        return structure, self.method, numbers
+
+    def _steps(self, course: Course, march: Any) -> tuple[Any, ...]:
+        """What a chunk of steps is called with."""
+        structure, numbers = taken_apart(course)
+        compiled_for = structure, self.method, numbers, march
+        return *compiled_for, self.flow.tolerance, np.float64(np.inf), np.int64(_MOST_STEPS)
+
     def through(self, values: Sequence[float], keep: int) -> Outcome:
         """States where the target's number has each of the `values`, in their order.
 
@@ -151,19 +169,13 @@ class OrbitMarch:
         try:
             for value in values:
                 course = dataclasses.replace(self._on_device, number=np.float64(value))
-                structure, numbers = taken_apart(course)
                 stop, place = None, None
                 while place is None and (stop is None or stop.ending is Ending.EVENT):
-                    compiled_for = structure, self.method, numbers
                     if march is None:
-                        of_flow, its_numbers = taken_apart(course.flow)
-                        begun = first_march(of_flow, self.method, its_numbers, y0)
+                        begun = first_march(*self._of_flow(course), y0)
                     else:
                         begun = march._replace(reached=np.asarray(False))
-                    after = chunk_of_steps(
-                        *compiled_for, begun, self.flow.tolerance, np.float64(np.inf),
-                        np.int64(_MOST_STEPS),
-                    )  # fmt: skip
+                    after = chunk_of_steps(*self._steps(course, begun))
                     kept.add(*after[1])
                     march, status = after[0], Status.read(after[2])
                     stop = self._judge(march, status)

@@ -1,18 +1,20 @@
-"""Runge–Kutta steps as diffrax solvers."""
+"""Runge–Kutta steps in the form of diffrax's, as far as the march asks for it."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from hadaflow.algebra.padding import row
+from hadaflow.base.lazy import diffrax
 
 
-class Tsit5Steps(diffrax.AbstractAdaptiveSolver):
+@dataclasses.dataclass(frozen=True)
+class Tsit5Steps:
     """diffrax's Tsit5 with its stages written out one after the other.
 
     `diffrax.Tsit5` runs its stages in a loop with a buffer; written out, a step of a state of a few
@@ -22,11 +24,6 @@ class Tsit5Steps(diffrax.AbstractAdaptiveSolver):
     """
 
     brief: bool = False
-    term_structure: ClassVar = diffrax.AbstractTerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = diffrax.LocalLinearInterpolation
-
-    def order(self, terms) -> int:
-        return 5
 
     def error_order(self, terms) -> float:
         return 5.0
@@ -38,9 +35,6 @@ class Tsit5Steps(diffrax.AbstractAdaptiveSolver):
         stages = _looped_stages if self.brief else _stages
         y, error, last = stages(lambda t, y: terms.vf(t, y, args), t0, t1 - t0, y0, solver_state)
         return y, error, {"y0": y0, "y1": y}, last, diffrax.RESULTS.successful
-
-    def func(self, terms, t0, y0, args):
-        return terms.vf(t0, y0, args)
 
 
 def _stages(velocity: Callable[..., Any], t0, h, y0, first):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.algebra.symmetries import canonical_order, generators
+from hadaflow.base.compiling import Compiled, compiled
 from hadaflow.base.errors import InputError, failures_told, shown
 from hadaflow.base.progress import Pace
 from hadaflow.lab.own_metrics import load_metric, metric_name
@@ -74,7 +75,7 @@ class Quarry:
         """Refuse a metric that fails, or is no number, at an ordinary state."""
         a = np.linspace(0.6, 1.4, self.model.modes)
         with failures_told(lambda why: f"Metric `{self.name}` cannot be traced by JAX ({why})."):
-            value, change = jax.jit(self._change)(jnp.asarray(a))
+            value, change = Compiled(self._change, {})(a)
         if not (np.isfinite(value) and np.isfinite(change)):
             shown = ", ".join(f"{v:g}" for v in a[:8])
             raise InputError(
@@ -168,7 +169,7 @@ class Quarry:
         `told` is told on the way which share of the steps is done.
         """
         climber = self._climber("wrong", _CLIMB, *_WIDE)
-        value, reached = climber(jnp.asarray(z), 0.3, told or (lambda share: None))
+        value, reached = climber(z, 0.3, told or (lambda share: None))
         value, reached = np.asarray(value)[:count], np.asarray(reached)[:count]
         order = np.argsort(-value)
         reached = reached[order[value[order] > 0]][:KEPT]
@@ -182,7 +183,7 @@ class Quarry:
             if not len(inside):
                 continue
             climber = self._climber("log_speed", _REFINE, low, high)
-            value, reached = climber(jnp.asarray(inside), 0.1)
+            value, reached = climber(inside, 0.1)
             value, reached = np.asarray(value), np.asarray(reached)
             order = np.argsort(-value)
             order = order[value[order] > NOWHERE / 2]
@@ -215,8 +216,8 @@ class Quarry:
                 value = 1e-3 * jnp.abs(self._value(z)) * jnp.sum(jnp.abs(rates))
                 return self.wrong(z) / jnp.maximum(terms + value, jnp.finfo(z.dtype).tiny)
 
-            self._programs["terms"] = jax.jit(jax.vmap(share))
-        rows = jnp.asarray(z[np.arange(KEPT) % len(z)])
+            self._programs["terms"] = Compiled(jax.vmap(share), {})
+        rows = z[np.arange(KEPT) % len(z)]
         return np.asarray(self._programs["terms"](rows))[: len(z)] > _NOISE
 
     def _value(self, z):
@@ -231,8 +232,8 @@ class Quarry:
         """`log_speed` at some states, padded so that one compiled program serves."""
         rows = np.log(a)[np.arange(OPTIONS) % len(a)]
         if "log_speeds" not in self._programs:
-            self._programs["log_speeds"] = jax.jit(jax.vmap(self.log_speed))
-        return np.asarray(self._programs["log_speeds"](jnp.asarray(rows)))[: len(a)]
+            self._programs["log_speeds"] = Compiled(jax.vmap(self.log_speed), {})
+        return np.asarray(self._programs["log_speeds"](rows))[: len(a)]
 
     def _climber(self, name: str, steps: int, low: float, high: float) -> Callable[..., Any]:
         """Gradient ascent on `wrong` or `log_speed`, in a box of any size."""
@@ -273,15 +274,15 @@ def _ascent(function: Callable[..., Any], steps: int) -> Callable[..., Any]:
         z = jnp.clip(z + size * mean / (jnp.sqrt(square) + 1e-3), low, high)
         return z, mean, square, best, place, first
 
-    @jax.jit
+    @compiled({})
     def some(begin, end, box, carry):
         return jax.lax.fori_loop(begin, end, functools.partial(step, *box), carry)
 
     pace = Pace(steps)
 
     def run(box, z, first, told=lambda share: None):
-        zeros, at = jnp.zeros_like(z), 0
-        carry = (z, zeros, zeros, jnp.full(z.shape[:1], -jnp.inf), z, jnp.asarray(first))
+        zeros, at = np.zeros_like(z), 0
+        carry = (z, zeros, zeros, np.full(z.shape[:1], -np.inf), z, np.float64(first))
         while at < steps:  # in parts, between which Ctrl-C is heard
             told(at / steps)
             count, began = min(pace.steps, steps - at), time.perf_counter()

@@ -2,7 +2,8 @@ r"""Metrics of a full state: functions of the factors of the logits."""
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -196,32 +197,36 @@ def _log_loss(view, factors):
     return total - jnp.log(view.loss_divisor)
 
 
-FULL: dict[str, Callable[..., Any]] = {
-    "kl": _of_singular_values(kl),
-    "reverse_kl": _of_singular_values(reverse_kl),
-    "log_ratio": _of_singular_values(log_ratio),
-    "l2": lambda view, factors: _alignment_z(view, factors) ** 2 / 2,
-    "frobenius": lambda view, factors: (
-        _distance(view.logits(_shown(view, factors)), _simplex(view), nuclear=False) ** 2
-    ),
-    "collapse_deviation": lambda view, factors: full_collapse_deviation(view, factors),
-    "energy": lambda view, factors: jnp.exp(_log_loss(view, factors)) / view.loss_per_energy,
-    "log_energy": lambda view, factors: _log_loss(view, factors) - jnp.log(view.loss_per_energy),
-    "loss": lambda view, factors: jnp.exp(_log_loss(view, factors)),
-    "log_loss": _log_loss,
-    "margin": _margin,
-    "alignment_w": _alignment_w,
-    "alignment_h": _alignment_h,
-    "alignment_z": _alignment_z,
-    "residual": _residual,
-    "off_diagonal": _off_diagonal,
-    "nc1_pinv": _nc1_pinv,
-    "nc1_quot": _nc1_quot,
-    "nc1_cdnv": _nc1_cdnv,
-    "nc2_etf_err": _nc2_etf_err,
-    "nc3_etf_err": _nc3_etf_err,
-    "nc3_dual_err": _nc3_dual_err,
-}
+FULL: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "kl": _of_singular_values(kl),
+        "reverse_kl": _of_singular_values(reverse_kl),
+        "log_ratio": _of_singular_values(log_ratio),
+        "l2": lambda view, factors: _alignment_z(view, factors) ** 2 / 2,
+        "frobenius": lambda view, factors: (
+            _distance(view.logits(_shown(view, factors)), _simplex(view), nuclear=False) ** 2
+        ),
+        "collapse_deviation": lambda view, factors: full_collapse_deviation(view, factors),
+        "energy": lambda view, factors: jnp.exp(_log_loss(view, factors)) / view.loss_per_energy,
+        "log_energy": lambda view, factors: (
+            _log_loss(view, factors) - jnp.log(view.loss_per_energy)
+        ),
+        "loss": lambda view, factors: jnp.exp(_log_loss(view, factors)),
+        "log_loss": _log_loss,
+        "margin": _margin,
+        "alignment_w": _alignment_w,
+        "alignment_h": _alignment_h,
+        "alignment_z": _alignment_z,
+        "residual": _residual,
+        "off_diagonal": _off_diagonal,
+        "nc1_pinv": _nc1_pinv,
+        "nc1_quot": _nc1_quot,
+        "nc1_cdnv": _nc1_cdnv,
+        "nc2_etf_err": _nc2_etf_err,
+        "nc3_etf_err": _nc3_etf_err,
+        "nc3_dual_err": _nc3_dual_err,
+    }
+)
 
 
 def full_collapse_deviation(view: FullView, factors):

@@ -5,14 +5,15 @@ states and for full ones.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.base.compiling import SOON, WELL, Compiled
+from hadaflow.base.compiling import SOON, WELL, Compiled, compiled
 from hadaflow.base.errors import InputError, failures_told, meant, printable, shown
 from hadaflow.base.precision import double_precision
 from hadaflow.metrics.distances import (
@@ -54,25 +55,28 @@ def _alignment_h_reduced(view: ReducedView, a, C, *angles):
     return alignment(view.nontrivial(jnp.prod(rest, axis=0) ** 2))
 
 
-REDUCED: dict[str, Callable[..., Any]] = {
-    "kl": _of_nontrivial(kl),
-    "reverse_kl": _of_nontrivial(reverse_kl),
-    "l2": _of_nontrivial(l2),
-    "frobenius": _of_nontrivial(frobenius),
-    "log_ratio": _of_nontrivial(log_ratio),
-    "collapse_deviation": _of_nontrivial(collapse_deviation),
-    "energy": lambda view, a, C, *angles: view.energy(a, *angles),
-    "log_energy": lambda view, a, C, *angles: view.log_energy(a, *angles),
-    "loss": lambda view, a, C, *angles: view.energy(a, *angles) * view.loss_per_energy,
-    "log_loss": lambda view, a, C, *angles: (
-        view.log_energy(a, *angles) + jnp.log(view.loss_per_energy)
-    ),
-    "margin": lambda view, a, C, *angles: smallest(jnp.concatenate(view.margins(a, *angles))),
-    "alignment_w": _alignment_w_reduced,
-    "alignment_h": _alignment_h_reduced,
-    "alignment_z": _of_nontrivial(alignment),
-    "label_divergence": lambda view, a, C, *angles: _label_divergence(view, a, C),
-}
+# Not to be changed: what is compiled for a metric is known by its name.
+REDUCED: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "kl": _of_nontrivial(kl),
+        "reverse_kl": _of_nontrivial(reverse_kl),
+        "l2": _of_nontrivial(l2),
+        "frobenius": _of_nontrivial(frobenius),
+        "log_ratio": _of_nontrivial(log_ratio),
+        "collapse_deviation": _of_nontrivial(collapse_deviation),
+        "energy": lambda view, a, C, *angles: view.energy(a, *angles),
+        "log_energy": lambda view, a, C, *angles: view.log_energy(a, *angles),
+        "loss": lambda view, a, C, *angles: view.energy(a, *angles) * view.loss_per_energy,
+        "log_loss": lambda view, a, C, *angles: (
+            view.log_energy(a, *angles) + jnp.log(view.loss_per_energy)
+        ),
+        "margin": lambda view, a, C, *angles: smallest(jnp.concatenate(view.margins(a, *angles))),
+        "alignment_w": _alignment_w_reduced,
+        "alignment_h": _alignment_h_reduced,
+        "alignment_z": _of_nontrivial(alignment),
+        "label_divergence": lambda view, a, C, *angles: _label_divergence(view, a, C),
+    }
+)
 
 
 def _label_divergence(view: ReducedView, a, C):
@@ -267,13 +271,13 @@ def spectral_distance(name: str, values: np.ndarray) -> np.ndarray:
     """
     with double_precision():
         flat = values.reshape(-1, values.shape[-1])
-        found = np.asarray(_batched_distance(name)(_padded(flat)))
+        found = np.asarray(_distances(name, _padded(flat)))
         return found[: len(flat)].reshape(values.shape[:-1])
 
 
-@functools.cache
-def _batched_distance(name: str):
-    return jax.jit(jax.vmap({"kl": kl, "l2": l2}[name]))
+@compiled({}, static_argnames=("name",))
+def _distances(name: str, values):
+    return jax.vmap({"kl": kl, "l2": l2}[name])(values)
 
 
 def _check_angles(metric: Metric, model: UFM) -> None:

@@ -12,6 +12,7 @@ class Method:
     """Base of all methods: objects without state, one of each."""
 
     name: ClassVar[str]
+    compilation: ClassVar[float] = 0.0  # seconds it takes to compile what runs, roughly
 
     def check(self, request: "Request", start: Any) -> None:
         """Refuse what it cannot do, in a sentence: for one who asks for it by name."""
@@ -35,6 +36,14 @@ class Method:
     def seconds(self, request: "Request", start: Any) -> float:
         """Roughly, of one run, after compilation."""
         raise NotImplementedError
+
+    def compile_seconds(self, request: "Request", start: Any) -> float:
+        """Roughly, of the compilation before it; nothing where all is compiled, or in the cache."""
+        return 0.0 if self.is_compiled(request, start) else self.compilation
+
+    def is_compiled(self, request: "Request", start: Any) -> bool:
+        """Is what runs at hand, as far as that can be said beforehand?"""
+        return not self.compilation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ import math
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.algebra.bases import Basis
@@ -81,6 +80,7 @@ class Dual(Method):
     """Steps along the orbit, matrix-free, of any length: see `flow.dual`."""
 
     name: ClassVar[str] = "dual"
+    compilation: ClassVar[float] = 4.0
 
     def check(self, request: Request, start: Any) -> None:
         if isinstance(start, Parameters):
@@ -149,15 +149,10 @@ class Dual(Method):
 
     def run(self, request: Request, start: Spectrum) -> Trajectory:
         model, event = request.model, request.event
-        log_tau = math.log(
-            model.temperature
-        )  # a/τ follows the flow of temperature one, τ times faster
+        log_tau = math.log(model.temperature)
         tolerance = self.local_tolerance(request)
-        kind, number = _aim(request, log_tau)
         with double_precision(), Progress(request.progress, "solve") as progress:
-            course, y0 = make_course(
-                model.basis, start.a / model.temperature, kind, tolerance, number
-            )
+            course, y0 = self._course(request, start)
 
             def give_up(now: OrbitReading, steps: int) -> Stop | None:
                 norm = now.log_norm + log_tau
@@ -170,9 +165,20 @@ class Dual(Method):
             if event is not None and event.foretold:
                 outcome, ended, extra = _foretell(request, march, log_tau)
             else:
-                outcome = _through(request, march, number, log_tau)
+                outcome = _through(request, march, float(course.number), log_tau)
             with held_back():
                 return _recorded(ended, start, outcome, march, log_tau, extra)
+
+    def _course(self, request: Request, start: Spectrum) -> tuple[Course, Any]:
+        """Where to; a/τ follows the flow of temperature one, τ times faster."""
+        model, tolerance = request.model, self.local_tolerance(request)
+        kind, number = _aim(request, math.log(model.temperature))
+        return make_course(model.basis, start.a / model.temperature, kind, tolerance, number)
+
+    def is_compiled(self, request: Request, start: Any) -> bool:
+        with double_precision():
+            course, y0 = self._course(request, start)
+            return OrbitMarch(self, course, y0, math.inf, lambda *_: None).is_compiled
 
     def memory(self, request: Request, start: Any) -> float:
         model, points = request.model, request.saved_points
@@ -322,7 +328,7 @@ def _jump(
         guess = Weights(*filled_weights(flow.basis, joins, goal))
         for _ in range(4):  # log‖a‖₁ is very nearly linear in σ
             new, guess, solved, work = euler_step(
-                op, y, flow.log_a0, guess, jnp.asarray(length), _JUMP_TOLERANCE
+                op, y, flow.log_a0, guess, np.float64(length), _JUMP_TOLERANCE
             )
             spent += int(work)
             short = goal - float(_read_one(flow, new).log_norm)

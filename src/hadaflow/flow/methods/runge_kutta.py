@@ -3,13 +3,20 @@
 import math
 from typing import Any, ClassVar
 
-import diffrax
 import numpy as np
-import optimistix
 
+from hadaflow.base.lazy import diffrax, optimistix
 from hadaflow.base.memory import require_memory
 from hadaflow.base.precision import double_precision
-from hadaflow.flow.following import NORM_LIMIT, FullWay, ReducedWay, follow, not_begun, recorded
+from hadaflow.flow.following import (
+    NORM_LIMIT,
+    FullWay,
+    ReducedWay,
+    follow,
+    is_compiled,
+    not_begun,
+    recorded,
+)
 from hadaflow.flow.methods.dual import PATIENCE, knows, log_norm_ahead
 from hadaflow.flow.steppers import Tsit5Steps
 from hadaflow.model.states import Parameters
@@ -99,6 +106,10 @@ class RungeKutta(Method):
         impatient = knows(request.model, start) and not request.forced
         return follow(ReducedWay(request, start, PATIENCE if impatient else NORM_LIMIT))
 
+    def is_compiled(self, request: Request, start: Any) -> bool:
+        full = isinstance(start, Parameters)
+        return is_compiled(FullWay(request, start) if full else ReducedWay(request, start))
+
     def memory(self, request: Request, start: Any) -> float:
         model, points = request.model, request.saved_points
         if isinstance(start, Parameters):
@@ -139,6 +150,7 @@ class Tsit5(RungeKutta):
     """What is taken where nothing else is better."""
 
     name: ClassVar[str] = "tsit5"
+    compilation: ClassVar[float] = 2.0
 
     def suits(self, request: Request, start: Any) -> str | None:
         if isinstance(start, Parameters):
@@ -160,6 +172,7 @@ class Tsit5(RungeKutta):
 
 class Dopri8(RungeKutta):
     name: ClassVar[str] = "dopri8"
+    compilation: ClassVar[float] = 1.5
 
     def solver(self, flow: Any) -> Any:
         return diffrax.Dopri8()
@@ -169,6 +182,7 @@ class Kvaerno5(RungeKutta):
     """Of the long steps each makes nearly the error it may."""
 
     name: ClassVar[str] = "kvaerno5"
+    compilation: ClassVar[float] = 4.0
     dense: ClassVar[bool] = True
 
     def suits(self, request: Request, start: Any) -> str | None:

@@ -11,6 +11,7 @@ from flint import arb
 from scipy.optimize import minimize
 
 from hadaflow.algebra.bases import Sylvester
+from hadaflow.base.compiling import Compiled
 from hadaflow.base.precision import double_precision
 from hadaflow.lab.certify import metric_rate
 from hadaflow.lab.exact.ball_flow import sylvester_psi
@@ -59,7 +60,7 @@ def _basin_ascent(K: int) -> Callable[..., Any]:
         rate = jnp.sum(a**2 * b) * jnp.sum(a) - jnp.sum(a**2) * jnp.sum(a * b)
         return rate / (jnp.sum(eps**2) * mu * K)
 
-    return jax.jit(jax.vmap(jax.value_and_grad(objective), in_axes=(0, None, None)))
+    return Compiled(jax.vmap(jax.value_and_grad(objective), in_axes=(0, None, None)), {})
 
 
 def worst_direction(K: int, norm: float, M: float) -> np.ndarray:
@@ -84,8 +85,8 @@ def smallest_rising(K: int, norm: float) -> float | None:
     """
     rate = relative_rate(distances.l2, K, 2)
     of = lambda z: norm * jax.nn.softmax(z)  # noqa: E731
-    size = jax.jit(jax.value_and_grad(lambda z: jnp.log(distances.l2(of(z)))))
-    push = jax.jit(jax.value_and_grad(lambda z: rate(of(z))))
+    size = Compiled(jax.value_and_grad(lambda z: jnp.log(distances.l2(of(z)))), {})
+    push = Compiled(jax.value_and_grad(lambda z: rate(of(z))), {})
     one = lambda f, z: tuple(np.asarray(v, dtype=float) for v in f(jnp.asarray(z)))  # noqa: E731
     best = None
     for start in np.log(random_states(K, 40, seed=50, low=0, high=0.1)):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.algebra.bases import Sylvester
+from hadaflow.base.compiling import Compiled
 from hadaflow.base.precision import double_precision
 from hadaflow.flow.solver import solve
 from hadaflow.lab.exact.ball_flow import ExactState, sylvester_psi
@@ -134,7 +135,7 @@ def energy_functional(energy_of: Callable[[int, int], Any] = reduced_energy) -> 
     for K, n in ((4, 1), (8, 3)):
         psi, energy = Sylvester(K).dense_psi, energy_of(K, n)
         with double_precision():
-            gradients = jax.jit(jax.value_and_grad(energy, argnums=(0, 1)))
+            gradients = Compiled(jax.value_and_grad(energy, argnums=(0, 1)), {})
             for _ in range(100):
                 alpha, beta = rng.uniform(0.1, 2, (2, K - 1))
                 E, (d_alpha, d_beta) = gradients(jnp.asarray(alpha), jnp.asarray(beta))
@@ -231,8 +232,9 @@ def mirror_flow(energy_of: Callable[[int], Any] = scaled_energy) -> Finding:
     for K in (4, 16):
         states = random_states(K, 100, seed=13)
         with double_precision():
-            gradient = jax.jit(jax.vmap(jax.grad(energy_of(K))))
-            mirror = jax.jit(jax.vmap(jax.jacfwd(jax.grad(lambda a: jnp.sum(a * jnp.log(a))))))
+            gradient = Compiled(jax.vmap(jax.grad(energy_of(K))), {})
+            potential = jax.grad(lambda a: jnp.sum(a * jnp.log(a)))
+            mirror = Compiled(jax.vmap(jax.jacfwd(potential)), {})
             velocity = jnp.asarray(UFM(K).velocity(states))
             moved = jnp.einsum("sij,sj->si", mirror(jnp.asarray(states)), velocity)
             pulled = -gradient(jnp.asarray(states))
