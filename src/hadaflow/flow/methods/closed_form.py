@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hadaflow.base.compiling import SOON, compiled
 from hadaflow.base.lazy import optimize
 from hadaflow.base.precision import double_precision
 from hadaflow.model.closed_forms import mse_path_length, mse_singular_values
@@ -21,11 +22,13 @@ from hadaflow.runs.spacing import Profile, geometric
 from hadaflow.runs.targets import deviation
 
 _SECONDS = 1e-3
+_SEARCHED = 4001  # times among which an event is searched
 _LOOKED_AT = 1024  # times at which it is asked how the state changes
 
 
 class ClosedForm(Method):
     name: ClassVar[str] = "closed form"
+    compilation: ClassVar[float] = 0.3  # of velocities, by which it is told where the flow rests
 
     def suits(self, request: Request, start: Any) -> str | None:
         model = request.model
@@ -48,6 +51,13 @@ class ClosedForm(Method):
         with np.errstate(divide="ignore"):
             arrays = spectra(request, start, np.log(_values(request, start, us)))
         return record(request, arrays, Clocks.at(request, us, path), status, message)
+
+    def is_compiled(self, request: Request, start: Any) -> bool:
+        if request.event is None or not request.event.rests:
+            return True
+        states = np.zeros((start.a.size, _SEARCHED))
+        with double_precision():
+            return _velocity.knows(request.model.view, states, states)
 
     def memory(self, request: Request, start: Any) -> float:
         return 16.0 * start.a.size * request.saved_points
@@ -84,7 +94,7 @@ def _first_crossing(request: Request, start: Spectrum) -> float | None:
     # Settled to the last bit after this time, whatever the start.
     positive = start.a[start.a > 0]
     escape = -math.log(min(positive.min() if positive.size else 1.0, 1.0))
-    us = np.linspace(0.0, math.log1p(80.0 + 2 * escape), 4001)
+    us = np.linspace(0.0, math.log1p(80.0 + 2 * escape), _SEARCHED)
     below = np.flatnonzero(left(us) <= 0)
     if not len(below):
         return None
@@ -97,6 +107,11 @@ def _first_crossing(request: Request, start: Spectrum) -> float | None:
     while root < high and left(root)[0] > 0:  # to the far side, where the target has been reached
         root, further = min(root + further, high), 2 * further
     return float(root)
+
+
+@compiled(SOON)
+def _velocity(view: Any, a, C):
+    return view.velocity(a, C)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +141,7 @@ class ClosedFormReading:
     @property
     def fastest(self) -> Any:
         a = self._a
-        velocity = self.model.velocity(a, np.broadcast_to(self.start.C, a.shape))
+        C = np.broadcast_to(self.start.C, a.shape)
+        velocity = np.asarray(_velocity(self.model.view, a.T, C.T)).T
         relative = np.where(a > 0, np.abs(velocity) / a, np.where(velocity == 0, 0.0, np.inf))
         return relative.max(axis=1)
