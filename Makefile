@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 BENCH_READY := $(VENV)/.bench-ready
+PACKAGE_READY := $(VENV)/.package-ready
 
-.PHONY: reproduce test slow check format verify docs bench clean
+.PHONY: reproduce test slow check format verify docs notebooks bench wheel clean
 
 reproduce: $(READY)
 	$(BIN)/hadaflow verify --out out
@@ -34,9 +35,18 @@ verify: $(READY)
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+notebooks: $(READY)
+	$(BIN)/python docs/hooks/notebooks.py
+
 bench: $(BENCH_READY)
 	mkdir -p out
 	$(BIN)/python benchmarks/run.py --json out/benchmarks.json --picture out/cost.png
+
+# Built, looked at, installed into an empty environment and used there.
+wheel: $(PACKAGE_READY)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	HADAFLOW_DIST=dist $(BIN)/pytest -m slow tests/test_package.py
 
 # Reinstalled when the dependencies change; the sources themselves are installed editable.
 $(READY): pyproject.toml
@@ -55,5 +65,9 @@ $(BENCH_READY): $(READY)
 	-$(BIN)/python -m pip install --quiet pyfwht
 	touch $(BENCH_READY)
 
+$(PACKAGE_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[package]'
+	touch $(PACKAGE_READY)
+
 clean:
-	rm -rf $(VENV) out site
+	rm -rf $(VENV) out site dist

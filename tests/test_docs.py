@@ -196,6 +196,16 @@ def test_every_dependency_has_its_line():
         assert ">=" in requirement and "<" not in requirement, requirement
 
 
+def test_the_version_is_one_everywhere():
+    import tomllib
+
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    notes = (ROOT / "CHANGELOG.md").read_text()
+    (date,) = re.findall(rf"^## {re.escape(version)} \((\d{{4}}-\d\d-\d\d)\)$", notes, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {version}\n" in citation and f"\ndate-released: {date}\n" in citation
+
+
 def test_frozen_example(capsys):
     """SciPy reports success far from collapse with every method; hadaflow gets there."""
     names = runpy.run_path(str(ROOT / "examples" / "frozen.py"))
