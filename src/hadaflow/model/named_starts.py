@@ -51,7 +51,7 @@ def lognormal(
     model: UFM, sigma: float = 1.0, seeds: int | Sequence[int] = 0, *, scale: float = 1.0,
     C: Any = None, angle: float | None = None, units: str | None = None,
 ) -> Spectrum:  # fmt: skip
-    r"""Singular values $\mathrm{scale}\cdot e^{\sigma\xi}$ with normal ξ: `scale` is their median.
+    r"""Singular values $\mathrm{scale}\cdot e^{\sigma\xi}$ with normal $\xi$: `scale` is their median.
 
     Examples:
         >>> lognormal(UFM(4), 0.0, scale=0.5).a
