@@ -55,8 +55,9 @@ def test_a_batch_equals_its_runs_one_by_one(tmp_path):
     again = hf.load(tmp_path / "batch.nc")
     np.testing.assert_array_equal(again.log_a, batch.log_a)
     np.testing.assert_array_equal(again.log10_time, batch.log10_time)
-    with pytest.raises(hf.InputError, match="no common picture"):
-        batch.plot()
+    axis = batch.plot().axes[0]
+    assert axis.get_ylabel() == "share of 40 runs"
+    assert axis.lines[0].get_ydata()[0] == pytest.approx(2 / 40)  # those of t = 0
 
 
 @pytest.mark.parametrize(

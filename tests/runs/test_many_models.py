@@ -42,8 +42,10 @@ def test_an_interruption_keeps_the_results_before_it():
     heard = []
 
     def stop(text, fraction=None):
-        heard.append(text)
+        if not text.startswith("compiling"):
+            heard.append(text)
         if len(heard) == 3:
+            heard.clear()
             raise KeyboardInterrupt
 
     models = [hf.UFM(4, temperature=t) for t in (1.0, 0.9, 0.8)]

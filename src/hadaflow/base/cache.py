@@ -180,7 +180,8 @@ def enable_cache(
         >>> hf.disable_cache()
     """
     check_whole_number("megabytes", megabytes, least=1)
-    folder = None if switched_off() else default_folder() if path is None else as_path(path)
+    folder = default_folder() if path is None else as_path(path)
+    folder = None if switched_off() else folder
     _Used.cache = None if folder is None else Cache(folder.absolute(), int(megabytes) * 10**6)
     return None if _Used.cache is None else _Used.cache.folder
 

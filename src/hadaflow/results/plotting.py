@@ -93,18 +93,18 @@ def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
 def draw_ends(ends: xr.Dataset, panels: Sequence[str], title: str = "") -> Any:
     """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics."""
     kinds = ["log10_time", "log_norm", *panels]
-    if not np.all(np.isfinite(ends["log10_time"])):
+    if np.any(np.isposinf(ends["log10_time"])):
         kinds[0] = "log10_log10_time"
     with house_style():
         figure, axes = canvas(1, len(kinds), (4 * len(kinds), 3.4))
         for axis, kind in zip(axes, kinds, strict=True):
-            values = np.sort(ends[kind].values)
-            axis.step(
-                np.append(values[:1], values), np.linspace(0, 1, len(values) + 1), where="post"
-            )
-            label = (
-                AXES[kind].label.format(**ends.attrs) if kind in AXES else _NAMES.get(kind, kind)
-            )
+            values = ends[kind].values
+            seen = np.sort(values[np.isfinite(values)])  # the others have ended at t = 0
+            shares = np.linspace(1 - len(seen) / len(values), 1, len(seen) + 1)
+            if len(seen):
+                axis.step(np.append(seen[:1], seen), shares, where="post")
+            known = kind in AXES
+            label = AXES[kind].label.format(**ends.attrs) if known else _NAMES.get(kind, kind)
             axis.set_xlabel(f"{label} at the end")
             axis.set_ylabel(f"share of {len(values)} runs")
             axis.set_ylim(0, 1.02)
