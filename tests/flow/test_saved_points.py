@@ -41,13 +41,13 @@ def check_extremes(seed: int) -> None:
             assert off <= 0.005 * np.ptp(all_of_them), (metric, off)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_hundred_points_see_every_extreme(seed):
     check_extremes(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 30))
+@pytest.mark.parametrize("seed", range(2, 30))
 def test_two_hundred_points_see_every_extreme_of_more_starts(seed):
     check_extremes(seed)
 
