@@ -63,7 +63,7 @@ def test_two_hundred_points_draw_figure_1_within_a_pixel():
     for name, (some, wanted) in curves.items():
         drawn = np.interp(fine.log_norm, run.log_norm, some)
         assert np.abs(drawn - wanted).max() < np.ptp(wanted) / 400, name
-    # The rise of M, which the paper is about: its peak at 10^6.84 among them.
+    # The rise of M, which the paper is about: its peak at 10^6.9 among them.
     assert run.measure("l2").max() == pytest.approx(fine.measure("l2").max(), rel=1e-4)
     assert np.sum((run.log10_time > 0) & (run.log10_time < 16)) > 30
 

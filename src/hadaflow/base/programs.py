@@ -132,6 +132,9 @@ def _cache_for(recipe: Recipe) -> Cache | None:
     cache = used_cache()
     if cache is None or setting("default_device") is not None or jax.default_backend() != "cpu":
         return None
+    # What JAX's own cache has loaded cannot be taken out of the process whole.
+    if setting("compilation_cache_dir"):
+        return None
     placed = any(getattr(x, "committed", False) for x in recipe.leaves)
     return None if placed else cache
 
