@@ -421,6 +421,10 @@ def test_loose_tolerances_end_too():
         (lambda m: solve(m, [1.0] * 3, 7.0), "`until` must be Time, Collapse"),
         (lambda m: solve(m, [1.0] * 3, hf.Steady()), "cannot be Steady for cross-entropy"),
         (lambda m: solve(m, [1.0] * 3, times=[1.0], log10_times=[0.0]), "Give one of"),
+        (
+            lambda m: solve(m, [1.0, 2.0, 3.0], hf.PredictedCollapse(), times=[1.0]),
+            "do not go with",
+        ),
         (lambda m: solve(m, [1.0] * 3, times=[2.0, 1.0]), "`times` must be strictly increasing"),
         (lambda m: solve(m, [1.0] * 3, times=[-1.0]), "finite times from 0 upwards"),
         (lambda m: solve(m, [1.0] * 3, times=[np.nan]), "finite times from 0 upwards"),

@@ -170,6 +170,11 @@ def make_request(
     until = _check_until(model, until, times, log10_times)
     if until is not None:
         until.check(model, rtol, full)
+        if until.foretold and (times is not None or log10_times is not None):
+            raise InputError(
+                "Times of one's own do not go with PredictedCollapse, which leaps over most of the way: "
+                "leave `times` and `log10_times` out, or ask for Collapse."
+            )
     return Request(
         model=model,
         until=until,
