@@ -457,3 +457,26 @@ def test_who_looks_for_an_error_compiles_nothing(cache):
     with jax.disable_jit():
         assert add(1, np.ones(2)).tolist() == [2.0, 2.0]
     assert cache.entries() == []
+
+
+def test_where_jax_keeps_programs_itself_none_are_kept_beside_it(tmp_path):
+    """What JAX has loaded is stored without its kernels: the third of these processes failed once."""
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(theirs),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    code = (
+        "import hadaflow as hf, sys; sys.argv[1] == 'off' or hf.enable_cache(sys.argv[1]);"
+        "print(hf.rate('l2', hf.UFM(4), [1.0, 0.5, 0.3]))"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(folder)], env=environment, capture_output=True, text=True,
+            timeout=120, check=True,
+        ).stdout
+        for folder in ("off", own, own)
+    ]  # fmt: skip
+    assert len(set(answers)) == 1 and any(theirs.iterdir())
+    assert not Cache(own).entries()

@@ -46,7 +46,11 @@ def answer(out):
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("--label-smoothing", "0.1"), ("--method", "dual", "--rtol", "1e-4")],
+    [
+        (),
+        pytest.param(("--label-smoothing", "0.1"), marks=pytest.mark.slow),
+        pytest.param(("--method", "dual", "--rtol", "1e-4"), marks=pytest.mark.slow),
+    ],
     ids=["explicit", "implicit", "dual"],
 )
 def test_the_second_command_traces_nothing_and_says_the_same(tmp_path, more):

@@ -97,7 +97,12 @@ def run_here(words, files, folder, monkeypatch, capfd):
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("part", range(15))
+def some(count, quick):
+    """Parts of a test, the first of them in every run."""
+    return [*range(quick), *(pytest.param(i, marks=pytest.mark.slow) for i in range(quick, count))]
+
+
+@pytest.mark.parametrize("part", some(15, quick=8))
 def test_any_line_gets_an_answer(part, files, tmp_path, monkeypatch, capfd):
     for i in range(10 * part, 10 * part + 10):
         run_here(command_lines.line(i), files, tmp_path / "here", monkeypatch, capfd)
@@ -112,7 +117,7 @@ def test_many_lines_get_an_answer(part, files, tmp_path, monkeypatch, capfd):
         run_here(words, files, tmp_path / "here", monkeypatch, capfd)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", some(10, quick=5))
 def test_lines_as_processes(seed, files, tmp_path):
     words = command_lines.line(5_000 + seed)
     shutil.copytree(files, tmp_path / "here")

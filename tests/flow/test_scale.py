@@ -152,6 +152,7 @@ def test_requested_times_agree_also_with_a_temperature_and_in_raw_units():
     np.testing.assert_array_equal(ours.log10_time[1:], times)
 
 
+@pytest.mark.slow
 def test_collapse_of_sixty_four_classes_against_lsoda():
     a0 = u_start(64)
     expected = collapse_of(a0, references.dense_psi(64), 1e-3, 6.0, 12.0)
