@@ -1,24 +1,20 @@
-import os
 import signal
 from pathlib import Path
 
-# Most of the time goes into compiling, much of it the same code in several modules and in commands that
-# run as processes of their own: they share what is compiled.
-_CACHE = Path(__file__).parents[1] / ".pytest_cache" / "programs"
-os.environ.setdefault("HADAFLOW_CACHE", str(_CACHE))
-_MEGABYTES = 1000
+import hypothesis
+import jax
+import pytest
+
+import hadaflow as hf
+from hadaflow.base import compiling
+from hadaflow.base.cache import use_cache, used_cache
 
 _MOST_MAPS = 30_000
 
-import hypothesis  # noqa: E402
-import jax  # noqa: E402
-import pytest  # noqa: E402
-
-import hadaflow as hf  # noqa: E402
-from hadaflow.base import compiling  # noqa: E402
-from hadaflow.base.cache import use_cache, used_cache  # noqa: E402
-
-hf.enable_cache(megabytes=_MEGABYTES)
+# Most of the time goes into compiling, much of it the same code in several modules and in commands that
+# run as processes of their own: they share what is compiled, in the user's folder, and so does the next
+# run of the tests.
+hf.enable_cache()
 
 hypothesis.settings.register_profile(
     "hadaflow", deadline=None, derandomize=True, max_examples=20, print_blob=True

@@ -208,6 +208,3 @@ def test_without_a_terminal_nothing_is_said(tmp_path):
     code, _, err = hadaflow(tmp_path / "programs", *SOLVE[:-1], code=SOON_SAID)
     assert (code, err) == (0, "")
 
-
-def test_the_folder_of_the_tests_is_not_that_of_the_user():
-    assert str(Path.home() / ".cache") not in os.environ["HADAFLOW_CACHE"]
