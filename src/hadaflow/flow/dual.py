@@ -320,6 +320,10 @@ class OrbitReading(NamedTuple):
         """log(1 + t)."""
         return jax.nn.softplus(self.log_time)
 
+    def at(self, u: Any) -> "OrbitReading":
+        """It knows the time itself."""
+        return self
+
     @property
     def fastest(self) -> Any:
         raise NotImplementedError("this orbit never settles")

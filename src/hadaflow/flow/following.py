@@ -213,7 +213,7 @@ class FullWay(Way):
                 )
             if event.grows and max(ranks) == 0:
                 return "failed", "All matrices are zero: nothing moves."
-        left = Course.towards(self.flow, event, request.target_value).left(self.flow.begin())
+        left = Course.towards(self.flow, event, request.target_value).left(0.0, self.flow.begin())
         return status_of(request, Ending.EVENT, 0.0) if float(left) <= 0 else None
 
 
@@ -265,13 +265,13 @@ def _march(way: Way) -> Outcome:
             if progress.heard:
                 progress.report(request.where(u), None if end is None else u / end)
 
-        def rests(y: Any) -> bool:
+        def rests(u: float, y: Any) -> bool:
             if not request.model.settles or (event is not None and event.rests):
                 return False
-            return float(Steady.left(flow.read(y), _REST_TOLERANCE)) <= 0
+            return float(Steady.left(flow.read(y).at(u), _REST_TOLERANCE)) <= 0
 
         def stop(u: float, y: Any, steps: int) -> Stop | None:
-            return Stop(Ending.REST) if rests(y) else _give_up(way, u, y, steps)
+            return Stop(Ending.REST) if rests(u, y) else _give_up(way, u, y, steps)
 
         course = Course.towards(flow, event, request.target_value)
         tolerance = request.method.local_tolerance(request)
@@ -292,7 +292,7 @@ def _march(way: Way) -> Outcome:
             return outcome
         final = jax.tree.map(lambda y: y[-1], outcome.ys)
         stopped = outcome.ending in (Ending.GIVEN_UP, Ending.NEVER, Ending.STUCK)
-        if outcome.ending is not Ending.REST and not (stopped and rests(final)):
+        if outcome.ending is not Ending.REST and not (stopped and rests(float(outcome.us[-1]), final)):
             return outcome
         return _at_rest(request, outcome, way.singular_values(final))
 

@@ -133,7 +133,7 @@ def step(course: Course, method: Any, tolerance, m: March, end, going=None) -> M
     good = error < 1
     keep = good if going is None else good & going
     # The step that reaches the event is not taken: `locate` starts from the state before it.
-    reached = keep & (course.left(y) <= 0)
+    reached = keep & (course.left(target, y) <= 0)
     taken = keep & ~reached
     rejected = ~taken if going is None else ~taken & going
     y, kept_state = where(taken, (y, solver_state), (m.y, m.solver_state))
@@ -280,7 +280,7 @@ def probe(structure, method, numbers, march, tolerance, u):
         term, march.u, u, march.y, None, march.solver_state, made_jump=False
     )
     error = _relative_error(course.flow, error, y, u, tolerance) / tolerance
-    return y, course.left(y), error, told.get("work", 0)
+    return y, course.left(u, y), error, told.get("work", 0)
 
 
 def _locate(structure, method, numbers, march, brief=False):
@@ -296,7 +296,7 @@ def _locate(structure, method, numbers, march, brief=False):
 
     def at(u):
         y = solver.step(term, u0, u, y0, None, march.solver_state, made_jump=False)[0]
-        return y, course.left(y)
+        return y, course.left(u, y)
 
     def apart(s):
         _, low, high, *_ = s
@@ -328,7 +328,7 @@ def _locate(structure, method, numbers, march, brief=False):
 
     zero, none = jnp.asarray(0), jnp.zeros_like(u0)
     begin = (
-        zero, u0, march.next_u, course.left(y0), none, y0, jnp.zeros_like(march.accepted), none,
+        zero, u0, march.next_u, course.left(u0, y0), none, y0, jnp.zeros_like(march.accepted), none,
     )  # fmt: skip
     found = lax.while_loop(lambda s: (s[0] < 100) & jnp.any(apart(s)), body, begin)
     return found[2], found[5], 1 / (found[7] * found[2])

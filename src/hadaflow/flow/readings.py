@@ -14,10 +14,11 @@ class ValuesReading:
     values: Callable[[], Any]  # the K − 1 non-trivial ones, scaled
     path: Any
     speed: Callable[[], Any]  # the largest relative rate of change
+    u: Any = None
 
-    @property
-    def u(self) -> Any:
-        raise NotImplementedError("the march itself knows the time")
+    def at(self, u: Any) -> "ValuesReading":
+        """With the time, which the march knows."""
+        return dataclasses.replace(self, u=u)
 
     @property
     def deviation(self) -> Any:

@@ -278,10 +278,11 @@ class PathLength(_Growing):
 
 @dataclasses.dataclass(frozen=True)
 class Steady(_Tolerance):
-    """Stop at a steady state, for flows that settle at a finite point (MSE).
+    """Stop at a steady state, for flows that settle at a finite point: soft labels, penalties, MSE.
 
-    That is when no singular value changes by more than `tolerance` of itself per unit of time. A
-    small one that is still growing therefore keeps the run going past a saddle.
+    That is when no singular value changes by more than `tolerance` of itself per unit of time, nor by
+    more than a hundred times that while time grows e-fold: what settles slowly is not taken for settled.
+    A small one that is still growing keeps the run going past a saddle.
     """
 
     tolerance: float = 1e-8
@@ -299,7 +300,8 @@ class Steady(_Tolerance):
     def left(reading: Reading, number: Any) -> Any:
         import jax.numpy as jnp
 
-        return jnp.log(reading.fastest / number)
+        slowly = 1e-2 * jnp.exp(jnp.minimum(reading.u, 700.0))
+        return jnp.log(reading.fastest / number) + jnp.log(jnp.maximum(slowly, 1.0))
 
     def reached(self, where: str) -> tuple[str, str]:
         return "steady", f"All relative speeds are below {self.tolerance:g} at {where}."

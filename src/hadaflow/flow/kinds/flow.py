@@ -112,8 +112,8 @@ class Course(Traced):
     def towards(cls, flow: Flow, target: Target | None, number: float) -> "Course":
         return cls(flow, np.float64(number), None if target is None else type(target))
 
-    def left(self, y):
+    def left(self, u, y):
         """Positive until the target is reached."""
         if self.kind is None:
             return jnp.ones(self.flow.runs(y))
-        return self.kind.left(self.flow.read(y), self.number)
+        return self.kind.left(self.flow.read(y).at(u), self.number)

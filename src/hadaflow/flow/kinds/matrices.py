@@ -105,10 +105,11 @@ class MatrixReading:
     flow: MatrixFlow
     factors: Any
     path: Any
+    u: Any = None
 
-    @property
-    def u(self) -> Any:
-        raise NotImplementedError("the march itself knows the time")
+    def at(self, u: Any) -> "MatrixReading":
+        """With the time, which the march knows."""
+        return dataclasses.replace(self, u=u)
 
     @property
     def deviation(self) -> Any:
