@@ -23,6 +23,20 @@ import numpy as np
 
 from hadaflow.metrics import distances
 
+_NAMES = ("absolute", "exp", "largest", "log", "mean", "norm", "smallest", "sqrt", "sum", "tanh")
+_MEANT = {"max": "largest", "min": "smallest", "abs": "absolute"}
+
+
+def __dir__() -> list[str]:
+    return list(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    near = f": use `{_MEANT[name]}`" if name in _MEANT else f", but {', '.join(_NAMES)}"
+    raise AttributeError(f"hadaflow.expressions has no `{name}`{near}")
+
 
 def _is_exact(x: Any) -> bool:
     """Is it an array of exact numbers, or one of them?"""

@@ -5,7 +5,6 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -207,4 +206,3 @@ def test_a_first_run_says_that_it_compiles_and_a_second_does_not(tmp_path):
 def test_without_a_terminal_nothing_is_said(tmp_path):
     code, _, err = hadaflow(tmp_path / "programs", *SOLVE[:-1], code=SOON_SAID)
     assert (code, err) == (0, "")
-

@@ -278,6 +278,12 @@ def exact_unbalanced(text: str | None) -> Any:
     return rows[0][0] if len(rows[0]) == 1 else rows[0]
 
 
+def check_summary(summary: bool, as_json: bool) -> None:
+    """Refuse --summary where arrays are not printed anyway."""
+    if summary and not as_json:
+        raise InputError("Argument `summary` goes with --json alone: text has no arrays.")
+
+
 def check_output(out: Path | None) -> None:
     """Refuse before the work what would fail after it."""
     from hadaflow.base.files import check_writable

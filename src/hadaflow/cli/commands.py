@@ -38,6 +38,7 @@ from hadaflow.cli.arguments import (
     Units,
     UnitsOption,
     check_output,
+    check_summary,
     parse_numbers,
     with_model,
 )
@@ -117,6 +118,7 @@ def solve_command(
     from hadaflow.flow.solver import solve
     from hadaflow.metrics.measures import check_metric
 
+    check_summary(summary, as_json)
     for name in metric or []:
         check_metric(name, begin.view, model)
     state = begin.of_solve(model, units.value)
@@ -160,6 +162,7 @@ def train_command(
     from hadaflow.descent.descend import descend
     from hadaflow.metrics.measures import applies, check_metric
 
+    check_summary(summary, as_json)
     begin = begin.for_train()
     names = metric or [name for name in _TRAIN_METRICS if applies(name, begin.view, model)]
     for name in names:
@@ -186,6 +189,7 @@ def show_command(
     from hadaflow.metrics.measures import check_metric
     from hadaflow.results.batch import load
 
+    check_summary(summary, as_json)
     run = load(file)
     for name in metric or []:
         check_metric(name, run.view, run.model)
@@ -263,11 +267,14 @@ def resume_command(
     from hadaflow.metrics.measures import check_metric
     from hadaflow.results.batch import load
 
+    check_summary(summary, as_json)
     before = load(file)
     for name in metric or []:
         check_metric(name, before.view, before.model)
     check_output(out or file)
     run = resume(before, progress=None if as_json else "auto")
+    if run is before and not as_json:
+        say("nothing is left to do: the run has ended")
     written = out or (None if run is before else file)
     finish(run, document_of(run, summary), metric or [], written, as_json)
 

@@ -107,7 +107,10 @@ def _clocks(run: Trajectory, values: Values) -> dict[str, Any]:
 
 def _told(values: dict[str, np.ndarray], arrays: dict[str, Any]) -> dict[str, Any]:
     directions = {"a_hat": arrays["a_hat"]} if "a_hat" in arrays else {}
-    return {"metrics": values, "notes": _notes({**values, **directions})}
+    clocks = {}
+    if np.isneginf(arrays["log10_time"].flat[0]):
+        clocks["log10_time"] = "−∞ (null) at the start, where t = 0"
+    return {"metrics": values, "notes": clocks | _notes({**values, **directions})}
 
 
 def _end(values: np.ndarray) -> Any:

@@ -140,10 +140,14 @@ class Beginning:
         from hadaflow.model.named_starts import parse
 
         assert self.start is not None
-        return parse(
-            model, self.start, seeds=self.seed if self.seeds is None else self._list,
-            C=parse_unbalanced(self.unbalanced), angle=self.angle, units=units,
-        )  # fmt: skip
+        try:
+            return parse(
+                model, self.start, seeds=self.seed if self.seeds is None else self._list,
+                C=parse_unbalanced(self.unbalanced), angle=self.angle, units=units,
+            )  # fmt: skip
+        except InputError as error:  # which knows the names of the library
+            told = str(error).replace("Argument `a`", "Argument `start`")
+            raise InputError(told.replace("Argument `C`", "Argument `unbalanced`")) from None
 
     def _matrices(self, model: Any, units: str, seeds: Any) -> Any:
         from hadaflow.model.starts import gaussian, hadamard, matched_spectrum, random_hadamard

@@ -172,11 +172,16 @@ def _one_by_one(request: Request, rows: list[Spectrum], progress: Progress) -> l
             stopped.set()
             for job in jobs:
                 job.cancel()
-    ended = [None if job.cancelled() else job.result() for job in jobs]
+    ended = [None if _was_stopped(job) else job.result() for job in jobs]
     ended += [None] * (len(rows) - len(ended))
     return [
         _unbegun(request, row) if run is None else run for run, row in zip(ended, rows, strict=True)
     ]
+
+
+def _was_stopped(job: Future[Trajectory]) -> bool:
+    """Before it began, or where its progress was told while code was compiled."""
+    return job.cancelled() or isinstance(job.exception(), KeyboardInterrupt)
 
 
 def _unbegun(request: Request, row: Spectrum) -> Trajectory:

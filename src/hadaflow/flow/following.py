@@ -292,7 +292,9 @@ def _march(way: Way) -> Outcome:
             return outcome
         final = jax.tree.map(lambda y: y[-1], outcome.ys)
         stopped = outcome.ending in (Ending.GIVEN_UP, Ending.NEVER, Ending.STUCK)
-        if outcome.ending is not Ending.REST and not (stopped and rests(float(outcome.us[-1]), final)):
+        if outcome.ending is not Ending.REST and not (
+            stopped and rests(float(outcome.us[-1]), final)
+        ):
             return outcome
         return _at_rest(request, outcome, way.singular_values(final))
 

@@ -2,9 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
+
+from hadaflow.runs.targets import Reading
+
+
+class Untimed(Reading, Protocol):
+    """Of a state that does not know its time: the march tells it."""
+
+    def at(self, u: Any) -> Reading: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,8 @@ def solve(
             the reduced view, `Parameters` for the full one. A batch of spectra is solved at once, with
             a result whose first axis is the run.
         until: `Time`, `Collapse`, `PredictedCollapse`, `Norm`, `PathLength` or `Steady`, or as it is
-            spelled, "collapse:1e-6"; `Collapse(1e-6)` if nothing is said (`Steady()` for MSE).
+            spelled, "collapse:1e-6". If nothing is said `Collapse(1e-6)`, or `Steady()` where the flow
+            settles: soft labels, penalties on all layers, MSE.
         times: Times at which to keep the state, beside the start: up to the last of them or, with
             `until`, those before its end, and the end.
         log10_times: The same by their logarithm, for times beyond 1e308.
@@ -55,7 +56,8 @@ def solve(
 
     Returns:
         A `Trajectory`; its `status` and `message` say how it ended. A run that fails or is
-        interrupted returns the finished part.
+        interrupted returns the finished part. Of a list of starts a `Batch`; of a list of models, or
+        of names with models, a list of results, or names with results.
 
     Examples:
         >>> from hadaflow import Time

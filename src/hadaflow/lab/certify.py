@@ -159,7 +159,13 @@ class Certificate:
         return shown_in_notebook(self)
 
     def __str__(self) -> str:
-        return f"{self.statement}\n  rate {self.enclosure} ({self.bits} bits)"
+        text = f"{self.statement}\n  rate {self.enclosure} ({self.bits} bits)"
+        if self.metric.startswith("__main__:"):
+            text += (
+                "\n  The function has no module: a file of this is checked by `recheck(file, metric=…)` "
+                "alone, unless it is moved to one."
+            )
+        return text
 
 
 def _rest(certificate: Certificate) -> str:

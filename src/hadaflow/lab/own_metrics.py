@@ -31,8 +31,8 @@ def find_metric(name: str) -> tuple[Source, str]:
         )
     if module == "__main__" or not all(part.isidentifier() for part in function.split(".")):
         raise InputError(
-            f"Cannot load the metric {shown(name)}: it has no place of its own in a module; give the "
-            "function itself as `metric`."
+            f"Cannot load the metric {shown(name)}: it has no place of its own in a module; move it to "
+            "one, or give the function itself to `recheck` as `metric`."
         )
     source = find_source(module)
     if source is None:

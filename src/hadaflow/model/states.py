@@ -167,6 +167,10 @@ class Parameters:
     seed: Any = None  # what `gaussian` drew it with
     units: str | None = None
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(" × ".join(map(str, f.shape)) for f in self.factors)
+        return f"<Parameters of shapes {shapes}>"
+
     @property
     def W(self) -> np.ndarray:
         """The classifier: the first factor."""

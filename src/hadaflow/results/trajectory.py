@@ -284,8 +284,10 @@ class Trajectory:
             f"hadaflow trajectory · {self.status}",
             f"  {self.message}",
             f"  model       {m.describe()}, {self.view} view{runs}",
-            f"  points      {self.points} from t = 0, {counted(self.steps, 'step')}",
+            f"  points      {self.points} from t = 0, {counted(self.steps, 'step')}{self._how()}",
         ]
+        if start := self._start_in_words():
+            lines.insert(3, f"  start       {start}")
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
@@ -300,6 +302,21 @@ class Trajectory:
         why = " (infinite where a singular value is zero)" if np.any(np.isinf(kl)) else ""
         lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}{why}")
         return "\n".join(lines)
+
+    def _how(self) -> str:
+        """By which method, and how accurately."""
+        method, rtol = self.diagnostics.get("method"), self.settings.get("rtol")
+        return "" if method is None else f" ({method}, rtol {rtol:g})"
+
+    def _start_in_words(self) -> str:
+        """What a start has beside its singular values."""
+        if self.view == "full":
+            return ""
+        layers = (slice(None),) * layer_axes(self.model.depth)
+        told = ["unbalanced layers (C)"] if np.any(self.C[(..., 0, *layers)]) else []
+        if "angles" in self.arrays and not self.model.modes_of_view.turns:
+            told.append("modes with phases")
+        return ", ".join(told)
 
     def _end_in_words(self) -> str:
         if np.all(np.isneginf(self.log10_time[..., -1])):

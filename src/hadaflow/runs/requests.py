@@ -126,7 +126,7 @@ class Request:
             "units": self.units,
             "points": self.points,
             "rtol": self.rtol,
-            "method": self.asked if self.choice is None else self.method.name,
+            "method": self.asked,
             "seed": self.seed,
         }
 

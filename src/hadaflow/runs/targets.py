@@ -329,4 +329,7 @@ def parse_target(text: str) -> Target:
         allowed = ", ".join(f"{k}{':NUMBER' if k not in usual else '[:NUMBER]'}" for k in _TARGETS)
         near = "" if kind in _TARGETS else meant(kind, _TARGETS)
         raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}{near}.")
-    return _TARGETS[kind](number)
+    try:
+        return _TARGETS[kind](number)
+    except InputError as error:
+        raise InputError(f"Argument `until` is {shown(text)}. {error}") from None

@@ -14,11 +14,10 @@ from jax import lax
 from hadaflow.algebra.padding import column, row
 from hadaflow.algebra.shapes import Amplitudes, Modes, Number, State
 from hadaflow.flow.kinds.flow import SpectrumFlow, Values, escape, length, runs_last
-from hadaflow.flow.readings import ValuesReading
+from hadaflow.flow.readings import Untimed, ValuesReading
 from hadaflow.model.layers import array_module, differences_by_layer, layer_values, others
 from hadaflow.model.states import Spectrum
 from hadaflow.model.views.circulant import CirculantView, times
-from hadaflow.runs.targets import Reading
 
 
 class AmplitudeFlow(SpectrumFlow):
@@ -79,7 +78,7 @@ class AmplitudeFlow(SpectrumFlow):
         total = jnp.sum(jnp.abs(jnp.prod(A, axis=0)), axis=0, keepdims=True)
         return jnp.concatenate([y[:1] + total + 1e-290, *sizes])
 
-    def read(self, y: State) -> Reading:
+    def read(self, y: State) -> Untimed:
         A = self._amplitudes(y)
         return ValuesReading(
             lambda: self.view.nontrivial(jnp.abs(jnp.prod(A, axis=0))), y[0],

@@ -16,11 +16,10 @@ import numpy as np
 from hadaflow.algebra.padding import column, row, with_front
 from hadaflow.algebra.shapes import Number, One, Padded, State
 from hadaflow.flow.kinds.flow import SpectrumFlow, Values, escape, length, root, runs_last
-from hadaflow.flow.readings import ValuesReading
+from hadaflow.flow.readings import Untimed, ValuesReading
 from hadaflow.model.layers import array_module, displaced, excess, others, smallest_square
 from hadaflow.model.states import Spectrum
 from hadaflow.model.views.reduced import SymmetricView
-from hadaflow.runs.targets import Reading
 
 
 class DisplacementFlow(SpectrumFlow):
@@ -136,7 +135,7 @@ class DisplacementFlow(SpectrumFlow):
         relative = jnp.where(w > 0, moving / jnp.where(w > 0, w, 1.0), 1.0)
         return jnp.maximum(with_front(relative, path), 1e-290)
 
-    def read(self, y: State) -> Reading:
+    def read(self, y: State) -> Untimed:
         def values():
             return self.view.nontrivial(self._displaced(y)[1:])
 

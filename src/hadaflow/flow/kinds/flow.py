@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.flow.readings import Untimed
 from hadaflow.model.states import Spectrum
 from hadaflow.model.views.pytrees import Traced, static
-from hadaflow.runs.targets import Reading, Target
+from hadaflow.runs.targets import Target
 
 
 class Values(NamedTuple):
@@ -35,7 +36,7 @@ class Flow(Traced):
         """The size, like `y`, against which an error in `y` counts as relative."""
         raise NotImplementedError
 
-    def read(self, y) -> Reading:
+    def read(self, y) -> Untimed:
         """What targets may ask of a state."""
         raise NotImplementedError
 

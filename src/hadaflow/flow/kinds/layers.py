@@ -15,11 +15,10 @@ import numpy as np
 from hadaflow.algebra.padding import column, row, with_front
 from hadaflow.algebra.shapes import Angles, Layers, Modes, Number, State
 from hadaflow.flow.kinds.flow import SpectrumFlow, Values, escape, length, runs_last
-from hadaflow.flow.readings import ValuesReading
+from hadaflow.flow.readings import Untimed, ValuesReading
 from hadaflow.model.layers import array_module, differences_by_layer, layer_values
 from hadaflow.model.states import Spectrum
 from hadaflow.model.views.reduced import ReducedView
-from hadaflow.runs.targets import Reading
 
 _ROUNDING = 16 * float(np.finfo(float).eps)  # of a rate, relative to the terms it is made of
 
@@ -104,7 +103,7 @@ class LayerFlow(SpectrumFlow):
         total = jnp.sum(self._a(self._logs(y)), axis=0, keepdims=True)
         return with_front(jnp.ones_like(y), y[:1] + total + 1e-290)
 
-    def read(self, y: State) -> Reading:
+    def read(self, y: State) -> Untimed:
         return ValuesReading(
             lambda: self.view.nontrivial(self._a(self._logs(y))), y[0], lambda: self._fastest(y)
         )

@@ -206,7 +206,7 @@ class Kvaerno5(RungeKutta):
             return ""
         return (
             "rounding, which log time magnifies, leaves the implicit method no steps of ordinary size "
-            f"({steps} were taken)"
+            f"({steps} were taken): ask for an earlier time or a looser tolerance"
         )
 
     def memory(self, request: Request, start: Any) -> float:
