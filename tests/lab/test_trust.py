@@ -169,7 +169,10 @@ def test_a_function_is_given_instead():
     typed = eval("lambda a: sum(a[1:], a[0])", {"__name__": "__main__", "sum": sum})
     document = hf.certify(typed, V).to_document()
     assert document["metric"] == "__main__:<lambda>" and recheck(document, typed).holds
-    refused(lambda: recheck(document, allow_import=True), "give the function itself as `metric`")
+    refused(
+        lambda: recheck(document, allow_import=True),
+        "give the function itself to `recheck` as `metric`",
+    )
 
 
 def test_a_certificate_of_the_first_schema():

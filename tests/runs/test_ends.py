@@ -143,6 +143,15 @@ def test_a_tiny_deep_start_is_not_at_rest(count):
     assert full.status == "steady" and full.time[-1] > 1.9 * s
 
 
+@pytest.mark.parametrize("options", [{"weight_decay": 1e-9}, {"label_smoothing": 1e-9}])
+def test_what_settles_slowly_is_not_taken_for_settled(options):
+    """Speeds of 1e-9 are slow only where there is nothing left to go."""
+    model = hf.UFM(4, **options)
+    run = hf.solve(model, hf.starts.uniform(model, 0.1, 1, 0), hf.Steady(), progress=None)
+    assert run.status == "steady"
+    np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-6)
+
+
 def test_a_deep_start_between_saddles_goes_on():
     """Soft labels, with and without phases: no rest before the small modes have grown."""
     model = hf.UFM(5, depth=3, label_smoothing=0.1)

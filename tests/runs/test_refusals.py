@@ -106,7 +106,10 @@ def test_a_bad_combination_gets_one_clear_line(call, told):
         ("--classes 8 --imbalance 2x3,2x2,4x1 --start 1,1 --until time:1", "use the full view"),
         ("--classes 8 --imbalance 4x5,4x1 --start 1,1,1,1,1,1,1", "`until` must be given"),
         ("--classes 8 --group 2x4,8 --start 1,1,1,1", "must be one group, such as 2x4"),
-        ("--classes 4 --start 1,1,1 --unbalanced 1,2", "`C` must be one number or as many as `a`"),
+        (
+            "--classes 4 --start 1,1,1 --unbalanced 1,2",
+            "`unbalanced` must be one number or as many as `start`",
+        ),
         ("--classes 4 --start 1,1,1 --unbalanced 1,2;3", "rows of one length"),
         ("--classes 4 --start 1,1,1 --unbalanced x", "`unbalanced` must be numbers"),
         ("--classes 4 --depth 3 --start 1,1,1 --unbalanced 1;2;3", "must have shape (2, 3)"),

@@ -146,7 +146,7 @@ class Beginning:
                 C=parse_unbalanced(self.unbalanced), angle=self.angle, units=units,
             )  # fmt: skip
         except InputError as error:  # which knows the names of the library
-            told = str(error).replace("Argument `a`", "Argument `start`")
+            told = str(error).replace("`a`", "`start`")
             raise InputError(told.replace("Argument `C`", "Argument `unbalanced`")) from None
 
     def _matrices(self, model: Any, units: str, seeds: Any) -> Any:

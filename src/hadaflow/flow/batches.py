@@ -110,13 +110,12 @@ def _fit_lanes(request: Request, start: Spectrum) -> np.ndarray:
 
 def _fleet(request: Request, start: Spectrum) -> tuple[SpectrumFlow, Fleet]:
     """The runs from all these starts, side by side."""
-    model, event = request.model, request.event
+    model = request.model
     foreseen = knows(model, start)
     limit = PATIENCE if foreseen and not request.forced else NORM_LIMIT
     most = math.inf if foreseen else _MOST_STEPS
     flow = reduced_flow(model, start, beside)
-    number = np.full(1, request.target_value)
-    course = Course(flow, number, None if event is None else type(event))
+    course = Course.towards(flow, request)
 
     def lost(flow: SpectrumFlow, lanes: Any) -> np.ndarray:
         norms = model.nontrivial(flow.values(lanes.y).a.T).sum(axis=-1)

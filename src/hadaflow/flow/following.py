@@ -213,7 +213,7 @@ class FullWay(Way):
                 )
             if event.grows and max(ranks) == 0:
                 return "failed", "All matrices are zero: nothing moves."
-        left = Course.towards(self.flow, event, request.target_value).left(0.0, self.flow.begin())
+        left = Course.towards(self.flow, request).left(0.0, self.flow.begin())
         return status_of(request, Ending.EVENT, 0.0) if float(left) <= 0 else None
 
 
@@ -229,7 +229,7 @@ def is_compiled(way: Way) -> bool:
     """Is the code of this march at hand?"""
     request = way.request
     with double_precision():
-        course = Course.towards(way.flow, request.event, request.target_value)
+        course = Course.towards(way.flow, request)
         tolerance = request.method.local_tolerance(request)
         march = Integration(course, request.method, tolerance, lambda u: None, lambda *_: None)
         return march.is_compiled
@@ -265,15 +265,17 @@ def _march(way: Way) -> Outcome:
             if progress.heard:
                 progress.report(request.where(u), None if end is None else u / end)
 
+        course = Course.towards(flow, request)
+        at_rest = dataclasses.replace(course, number=_REST_TOLERANCE, kind=Steady)
+
         def rests(u: float, y: Any) -> bool:
             if not request.model.settles or (event is not None and event.rests):
                 return False
-            return float(Steady.left(flow.read(y).at(u), _REST_TOLERANCE)) <= 0
+            return float(at_rest.left(u, y)) <= 0
 
         def stop(u: float, y: Any, steps: int) -> Stop | None:
             return Stop(Ending.REST) if rests(u, y) else _give_up(way, u, y, steps)
 
-        course = Course.towards(flow, event, request.target_value)
         tolerance = request.method.local_tolerance(request)
         integration = Integration(course, request.method, tolerance, report, stop)
         last = math.inf if end is None else end

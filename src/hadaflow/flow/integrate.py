@@ -153,7 +153,7 @@ class Integration:
             ys = jax.tree.map(lambda x: np.zeros((len(goals), *x.shape)), self.y0)
             self._fill(ys, 0, before, records.rows)
         else:  # too many to keep: go the known way once more
-            endless = Course.towards(self.course.flow, None, 1.0)
+            endless = Course(self.course.flow, np.float64(1.0), None)
             again = dataclasses.replace(self, course=endless, give_up=lambda *_: None)
             again = again.to_goals(goals)
             goals, ys = again.us, again.ys

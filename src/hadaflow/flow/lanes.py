@@ -73,7 +73,8 @@ class Ends(NamedTuple):
 
 
 class Fleet:
-    """Runs of one structure, side by side. The flow's arrays have the runs last, or an axis of one.
+    """Runs of one structure, side by side. The flow's arrays have the runs last, or an axis of one;
+    what is one number for all needs none.
 
     `end` is the u at which runs end that no event does; `lost(flow, march)` says which lanes are not
     worth going on with.
@@ -84,7 +85,7 @@ class Fleet:
         lost: Callable[[Any, March], np.ndarray],
     ) -> None:  # fmt: skip
         self._structure, self._numbers = taken_apart(course)
-        self._own = [x.shape[-1] == runs for x in self._numbers]
+        self._own = [np.ndim(x) > 0 and x.shape[-1] == runs for x in self._numbers]
         self._runs, self._method, self._lost = runs, method, lost
         self._y0 = course.flow.begin()
         self._tolerance, self._end = np.float64(tolerance), np.float64(end)

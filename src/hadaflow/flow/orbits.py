@@ -92,7 +92,7 @@ def _read_block(flow: DualFlow, ys: OrbitState, count) -> OrbitReading:
 
 @compiled()
 def _left(course: Course, y: OrbitState):
-    return jnp.maximum(course.left(None, y), -1.0)  # the states tell the time themselves
+    return jnp.maximum(course.left(0.0, y), -1.0)  # the states tell the time themselves
 
 
 @compiled()

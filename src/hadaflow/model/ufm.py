@@ -304,6 +304,17 @@ class UFM:
         settled_labels = self.soft_labels and bool(np.all(self.label_probabilities > 0))
         return self.loss_kind.settles or settled_labels or all(self.decays)
 
+    @property
+    def settling_time(self) -> float:
+        """The scaled time, roughly, in which a flow that settles comes e-fold nearer to its end.
+
+        Where it ends the force is of the size of the smallest probability or of the penalty.
+        """
+        if self.loss_kind.settles:
+            return 1.0
+        softness = float(np.min(self.label_probabilities)) if self.soft_labels else 0.0
+        return 1 / max(softness, min(self.scaled_decays, default=0.0), 1e-300)
+
     # --- labels ----------------------------------------------------------------------------------
 
     @property

@@ -306,7 +306,7 @@ class Trajectory:
     def _how(self) -> str:
         """By which method, and how accurately."""
         method, rtol = self.diagnostics.get("method"), self.settings.get("rtol")
-        return "" if method is None else f" ({method}, rtol {rtol:g})"
+        return "" if method is None or rtol is None else f" ({method}, rtol {rtol:g})"
 
     def _start_in_words(self) -> str:
         """What a start has beside its singular values."""

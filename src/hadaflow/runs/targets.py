@@ -281,8 +281,9 @@ class Steady(_Tolerance):
     """Stop at a steady state, for flows that settle at a finite point: soft labels, penalties, MSE.
 
     That is when no singular value changes by more than `tolerance` of itself per unit of time, nor by
-    more than a hundred times that while time grows e-fold: what settles slowly is not taken for settled.
-    A small one that is still growing keeps the run going past a saddle.
+    more than a hundred times that while time grows e-fold (up to a hundred times as long as the model
+    takes to settle): what settles slowly is not taken for settled. A small one that is still growing
+    keeps the run going past a saddle.
     """
 
     tolerance: float = 1e-8

@@ -10,6 +10,7 @@ import numpy as np
 from hadaflow.flow.readings import Untimed
 from hadaflow.model.states import Spectrum
 from hadaflow.model.views.pytrees import Traced, static
+from hadaflow.runs.requests import Request
 from hadaflow.runs.targets import Target
 
 
@@ -103,18 +104,25 @@ def escape(depth: int, force):
 
 
 class Course(Traced):
-    """A flow on its way to a target: the kind of the target is static, its number traced."""
+    """A flow on its way to a target: the kind of the target is static, its numbers traced."""
 
     flow: Flow
     number: Any
     kind: type[Target] | None = static()
+    patience: Any = np.float64(
+        np.inf
+    )  # what settles has had this time, in u, and counts no slower after
 
     @classmethod
-    def towards(cls, flow: Flow, target: Target | None, number: float) -> "Course":
-        return cls(flow, np.float64(number), None if target is None else type(target))
+    def towards(cls, flow: Flow, request: Request) -> "Course":
+        event = request.event
+        kind = None if event is None else type(event)
+        patience = np.log1p(100 * request.model.settling_time)
+        return cls(flow, np.float64(request.target_value), kind, np.float64(patience))
 
     def left(self, u, y):
         """Positive until the target is reached."""
         if self.kind is None:
             return jnp.ones(self.flow.runs(y))
-        return self.kind.left(self.flow.read(y).at(u), self.number)
+        reading = self.flow.read(y).at(jnp.minimum(u, self.patience))
+        return self.kind.left(reading, self.number)
