@@ -1,6 +1,6 @@
 """The public names, each written once: `__init__` imports them from here on first use."""
 
-from . import expressions as expressions, starts as starts
+from . import expressions as expressions, losses as losses, starts as starts
 from .algebra.bases import (
     AbelianGroup as AbelianGroup,
     Sylvester as Sylvester,
