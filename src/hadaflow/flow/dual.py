@@ -82,7 +82,7 @@ class Clock(Traced):
         return self.log_rate(early) - self.steepness * early
 
     def passed(self, x, rise, M):
-        r"""$\int_0^1e^{R(M(s)) - \kappa M}ds$ where M, the value at the end, has risen by `rise` with slope x."""
+        r"""$\int_0^1e^{R(M(s)) - \kappa M}ds$ where M, at the end, has risen by `rise` with slope x."""
         late = jnp.exp(self.offset(jnp.full_like(M, _SETTLED)))
         behind = _time_behind(self.steepness * x, self.steepness * rise)
         return late * behind + (jnp.exp(self.offset(M)) - late)

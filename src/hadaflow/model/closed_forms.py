@@ -118,8 +118,8 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
         return np.full(model.modes, _penalized_fixed_point(model) / scale)
     if model.loss_kind.moves_constant:
         raise InputError(
-            f"Argument `model` must have a softmax for a fixed point in closed form, but has loss = {model.loss}; "
-            "`solve` until Steady() finds it."
+            "Argument `model` must have a softmax for a fixed point in closed form, but has loss = "
+            f"{model.loss}; `solve` until Steady() finds it."
         )
     if not model.soft_labels:
         raise InputError(

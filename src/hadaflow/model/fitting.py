@@ -9,8 +9,8 @@ import numpy as np
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError
 from hadaflow.model.layers import balanced_like
-from hadaflow.model.named_starts import parse
 from hadaflow.model.losses import Own
+from hadaflow.model.named_starts import parse
 from hadaflow.model.states import RAW, Parameters, Spectrum, check_factors, check_units, spectrum
 from hadaflow.model.ufm import UFM
 
@@ -102,7 +102,7 @@ def check_reduced_view(model: UFM) -> None:
     elif model.has_constant_mode:
         reason = f"with loss = {model.loss} the constant mode, which two blocks share, learns too"
     elif not model.loss_kind.alike:
-        reason = f"loss = {model.loss} does not see every sample by itself, or not all wrong classes alike"
+        reason = f"loss = {model.loss} does not see every sample by itself, or wrong classes alike"
     if reason:
         raise InputError(
             f"There is no reduced view of this imbalance ({reason}): use the full view, with a "

@@ -331,7 +331,10 @@ class UFM:
         return self.label_smoothing > 0 or self.label_distribution is not None
 
     def may_change_sign(self, C: np.ndarray) -> bool:
-        r"""Can labels or a loss pull a mode through zero? Balanced ones die there; others go on, with phase $\pi$.
+        r"""Can labels or a loss pull a mode through zero?
+
+        Balanced ones die there; others go on, with phase $\pi$.
+
 
         Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its
         own fixed point is.
@@ -517,7 +520,7 @@ class UFM:
 
     @float64
     def residual(self, Z):
-        """Minus the slope of the loss by the logits, $Y - P(Z)$ of cross-entropy, accurate far below 1e-16."""
+        """Minus the slope by the logits, $Y - P(Z)$ of cross-entropy, accurate far below 1e-16."""
         direction, slowness = self.full_view.drive(Z)
         return direction * jnp.exp(-slowness)[..., None, None]
 

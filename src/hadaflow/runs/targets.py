@@ -293,7 +293,7 @@ class Steady(_Tolerance):
     def check(self, model: UFM, rtol: float, full: bool) -> None:
         if not model.settles:
             raise InputError(
-                "Argument `until` cannot be Steady for cross-entropy, whose norm grows for ever: "
+                f"Argument `until` cannot be Steady for {model.loss}, whose norm grows for ever: "
                 "use Collapse or Time."
             )
 

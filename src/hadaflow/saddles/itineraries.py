@@ -82,8 +82,8 @@ def check_scope(model: UFM) -> None:
     for reason, holds in reasons.items():
         if holds:
             raise InputError(
-                "Saddles on supports need the orbit of cross-entropy at `depth` = 2 with hard labels, balanced "
-                f"classes and no `weight_decay`: {reason}."
+                "Saddles on supports need the orbit of cross-entropy at `depth` = 2 with hard labels, "
+                f"balanced classes and no `weight_decay`: {reason}."
             )
 
 

@@ -34,21 +34,25 @@ def parse_loss(given: Any) -> Loss:
         return Own(given)
     if not isinstance(given, str):
         raise InputError(
-            f"Argument `loss` must be a name, a loss or a function of logits and label, but is {shown(given)}."
+            "Argument `loss` must be a name, a loss or a function of logits and label, but is "
+            f"{shown(given)}."
         )
     name, *numbers = given.strip().split(":")
     kind = LOSSES.get(name)
     if kind is None:
         allowed = ", ".join(spelling(k) for k in _KINDS)
         raise InputError(
-            f"Argument `loss` must be {allowed}, or a function, but is {shown(given)}{meant(name, LOSSES)}."
+            f"Argument `loss` must be {allowed}, or a function, but is {shown(given)}"
+            f"{meant(name, LOSSES)}."
         )
     if len(numbers) > len(kind.parameters):
         raise InputError(f"Argument `loss` is spelled {spelling(kind)}, but is {shown(given)}.")
     try:
         values = [float(number) for number in numbers]
     except ValueError:
-        raise InputError(f"Argument `loss` is spelled {spelling(kind)}, but is {shown(given)}.") from None
+        raise InputError(
+            f"Argument `loss` is spelled {spelling(kind)}, but is {shown(given)}."
+        ) from None
     return kind(*values)
 
 

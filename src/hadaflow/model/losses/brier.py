@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from hadaflow.algebra.padding import column, pad
-from hadaflow.algebra.shapes import Margins, Number, One
+from hadaflow.algebra.shapes import Logits, Margins, Number, One
 from hadaflow.base.lazy import jax, jnp
 from hadaflow.model.losses.loss import counted
 from hadaflow.model.losses.softmax import SoftmaxLoss, log_wrong_share
@@ -25,8 +25,14 @@ class Brier(SoftmaxLoss):
     def _padded(self) -> "Brier":
         return self if self.labels is None else dataclasses.replace(self, labels=pad(self.labels))
 
+    def _of_samples(self, Z: Logits, one_hot: Any) -> "Brier":
+        if self.labels is None:
+            return self
+        wrong = jnp.broadcast_to(jnp.where(one_hot == 0, self.labels, 0.0), Z.shape)
+        return dataclasses.replace(self, labels=jnp.moveaxis(wrong, -2, 0))
+
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:
-        r"""With the wrong probability $Q = 1 - p_y$ and its shares $e_j$: $2Q^2e_j(e_j + p_y - Q\sum e^2)$.
+        r"""With the wrong probability $Q = 1 - p_y$, its shares $e$: $2Q^2e_j(e_j + p_y - Q\sum e^2)$.
 
         Soft labels: $2p_j(p_j - q_j - \sum_gp_g(p_g - q_g))$, without slowness.
         """

@@ -32,8 +32,10 @@ class Focal(ProbabilityLoss):
         return 1.0 + self.gamma
 
     def log_pace(self, L: Number) -> Number:
-        r"""$(1-p)^\gamma(1 + \gamma p\,\ell/(1-p))$, and $p\,\ell/(1-p) = \ell e^{-L}$ with $\ell = -\log p$."""
-        return self.gamma * log_wrong_share(L) + jnp.log1p(self.gamma * jnp.exp(log_softplus(L) - L))
+        r"""$(1-p)^\gamma(1 + \gamma\ell e^{-L})$ with $\ell = -\log p$, as $p/(1-p) = e^{-L}$."""
+        return self.gamma * log_wrong_share(L) + jnp.log1p(
+            self.gamma * jnp.exp(log_softplus(L) - L)
+        )
 
     def log_value(self, L: Number) -> Number:
         return self.gamma * log_wrong_share(L) + log_softplus(L)

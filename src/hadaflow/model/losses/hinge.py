@@ -17,7 +17,7 @@ class Hinge(MarginLoss):
     """
 
     name: ClassVar[str] = "hinge"
-    settles: ClassVar[bool] = True
+    settles = True
     kinked: ClassVar[bool] = True
 
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from hadaflow.algebra.shapes import Logits, Number, Samples
 from hadaflow.base.lazy import jax, jnp
-from hadaflow.model.losses.loss import log_softplus
+from hadaflow.model.losses.loss import Loss, log_softplus
 from hadaflow.model.losses.softmax import ProbabilityLoss
 
 
@@ -30,7 +30,7 @@ class InfoNCE(ProbabilityLoss):
         return log_softplus(L) + math.log(2.0)
 
     def matrix_drive(self, Z: Logits, one_hot: Any) -> tuple[Logits, Number]:
-        """Columns first; the right entries of a row are pulled by all wrong ones, and level each other."""
+        """Columns first; right entries of a row are pulled by all wrong ones, and level each other."""
         Z = Z / self.temperature
         right = one_hot > 0
         column = jax.nn.log_softmax(Z, axis=-2)
@@ -54,6 +54,8 @@ class InfoNCE(ProbabilityLoss):
         direction = lifted - by_column - by_row + levelled
         return direction / self.temperature, -least[..., 0, 0]
 
+    residual_of_runs = Loss.residual_of_runs
+
     def log_losses(self, Z: Logits, one_hot: Any) -> Samples:
         """Of the column of a sample, and its share of its row's."""
         of_column = super().log_losses(Z, one_hot) - math.log(2.0)
@@ -63,6 +65,9 @@ class InfoNCE(ProbabilityLoss):
         spread = jax.nn.logsumexp(gaps, axis=-1, keepdims=True) - jnp.log(count)
         wrong = jnp.where(one_hot > 0, -jnp.inf, Z - mean)
         L = jax.nn.logsumexp(wrong, axis=-1, keepdims=True) - spread - jnp.log(count)
-        of_row = jnp.logaddexp(log_softplus(L), jnp.log(jnp.maximum(spread, 0.0)))
+        apart = spread > 0  # do the right entries of a row differ?
+        level = jnp.log(jnp.where(apart, spread, 1.0))
+        of_row = log_softplus(L)
+        of_row = jnp.where(apart, jnp.logaddexp(of_row, level), of_row)
         own = jnp.sum(jnp.where(one_hot > 0, of_row, 0.0), axis=-2)
         return jnp.logaddexp(of_column, own)

@@ -29,7 +29,9 @@ class Loss:
     moves_constant: bool = False  # does it see a constant added to all logits?
     settles: bool = False  # does the flow of hard labels end at a finite point?
     pulls_back: bool = False  # may hard labels pull a positive singular value down?
-    alike: ClassVar[bool] = True  # does it see each sample by itself, and all its wrong classes alike?
+    alike: ClassVar[bool] = (
+        True  # does it see each sample by itself, and all its wrong classes alike?
+    )
     takes_temperature: ClassVar[bool] = False
     takes_soft_labels: ClassVar[bool] = False
     kinked: ClassVar[bool] = False  # does its slope jump, where a penalty may hold it for ever?
@@ -95,7 +97,8 @@ class Loss:
 
     def residual_of_runs(self, Z: Any, one_hot: Any) -> Any:
         """Minus the gradient with respect to logits of ordinary size, the runs of a batch last."""
-        direction, slowness = self.matrix_drive(jnp.moveaxis(Z, -1, 0), one_hot)
+        Z = jnp.moveaxis(Z, -1, 0)
+        direction, slowness = self.matrix_drive(Z, jnp.broadcast_to(one_hot, Z.shape))
         return jnp.moveaxis(direction * jnp.exp(-slowness)[:, None, None], 0, -1)
 
     def log_losses(self, Z: Logits, one_hot: Any) -> Samples:
@@ -122,20 +125,27 @@ class MarginLoss(Loss):
 
     def matrix_drive(self, Z: Logits, one_hot: Any) -> tuple[Logits, Number]:
         """The right class is pulled by all wrong ones together: nothing cancels."""
-        weights, slowness = self.push(jnp.moveaxis(_margins_of(Z, one_hot), -2, 0))
+        loss = self._of_samples(Z, one_hot)
+        weights, slowness = loss.push(jnp.moveaxis(_margins_of(Z, one_hot), -2, 0))
         least = jnp.min(slowness, axis=-1, keepdims=True)
         weights = jnp.moveaxis(weights * jnp.exp(least - slowness), 0, -2)
         right = one_hot * jnp.sum(weights, axis=-2, keepdims=True)
         return right - weights, least[0, ..., 0]
 
     def residual_of_runs(self, Z: Any, one_hot: Any) -> Any:
+        loss = self._of_samples(Z[:, :, 0], one_hot)
         one_hot = one_hot[:, :, None]
-        weights, slowness = self.push(_margins_of(Z, one_hot, 0))
+        weights, slowness = loss.push(_margins_of(Z, one_hot, 0))
         weights = weights * jnp.exp(-slowness)
         return one_hot * jnp.sum(weights, axis=0, keepdims=True) - weights
 
     def log_losses(self, Z: Logits, one_hot: Any) -> Samples:
-        return self.log_energy(jnp.moveaxis(_margins_of(Z, one_hot), -2, 0))
+        loss = self._of_samples(Z, one_hot)
+        return loss.log_energy(jnp.moveaxis(_margins_of(Z, one_hot), -2, 0))
+
+    def _of_samples(self, Z: Logits, one_hot: Any) -> "MarginLoss":
+        """With labels, if there are any, like the margins of logits, classes first."""
+        return self
 
 
 class LogitLoss(Loss):
@@ -190,4 +200,8 @@ def log_softplus(x: Number) -> Number:
 
 def _short(number: str) -> str:
     """The shortest text that is the same number."""
-    return f"{float(number):g}" if float(f"{float(number):g}") == float(number) else repr(float(number))
+    return (
+        f"{float(number):g}"
+        if float(f"{float(number):g}") == float(number)
+        else repr(float(number))
+    )

@@ -12,7 +12,10 @@ from hadaflow.model.losses.siglip import SigmoidLoss
 
 @dataclasses.dataclass(frozen=True)
 class OneVsRest(SigmoidLoss):
-    r"""$\sum_j\log(1 + e^{\mp z_j})$, minus for the right class; $\sum_j\log(1+e^{z_j}) - q_jz_j$ for soft labels."""
+    r"""$\sum_j\log(1 + e^{\mp z_j})$, minus for the right class.
+
+    Of soft labels $\sum_j\log(1+e^{z_j}) - q_jz_j$.
+    """
 
     labels: Any = None  # q, None for hard labels
     name: ClassVar[str] = "one_vs_rest"

@@ -59,7 +59,7 @@ class Own(LogitLoss):
         return printable(f"own:{module}.{name}", 120)
 
     @property
-    def log_form(self) -> bool:
+    def log_form(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.log_loss is not None
 
     # --- what it is --------------------------------------------------------------------------------
@@ -75,16 +75,19 @@ class Own(LogitLoss):
                     f"Argument `loss` must return one real number, but returns {value.dtype} of shape "
                     f"{value.shape}."
                 )
+            value = float(value)
             slope = np.asarray(jax.grad(self.loss)(jnp.asarray(z), 0))
             shifted = float(self.loss(jnp.asarray(z + 1.0), 0))
+            told = None if self.log_loss is None else float(self.log_loss(jnp.asarray(z), 0))
         if not (np.isfinite(value) and np.all(np.isfinite(slope))):
-            raise InputError("Argument `loss` must be a finite number with a finite slope at logits of ordinary size.")
-        moves = abs(shifted - float(value)) > _CLOSE * (1 + abs(float(value)))
-        if self.log_loss is not None:
-            told = float(self.log_loss(jnp.asarray(z), 0))
-            if value <= 0 or not abs(told - np.log(float(value))) < 1e-6 * (1 + abs(told)):
+            raise InputError(
+                "Argument `loss` must be a finite number with a finite slope at logits of ordinary size."
+            )
+        moves = abs(shifted - value) > _CLOSE * (1 + abs(value))
+        if told is not None:
+            if value <= 0 or not abs(told - np.log(value)) < 1e-6 * (1 + abs(told)):
                 raise InputError(
-                    f"Argument `log_loss` must be the log of the loss, {np.log(max(float(value), 1e-300)):.6g} "
+                    f"Argument `log_loss` must be the log of the loss, {np.log(max(value, 1e-300)):.6g} "
                     f"at a random point, but is {told:.6g} there."
                 )
         return dataclasses.replace(self, moves_constant=bool(moves))
@@ -95,7 +98,8 @@ class Own(LogitLoss):
         elements = np.stack(np.unravel_index(np.arange(K), basis.group))
 
         def place(moved: np.ndarray) -> np.ndarray:
-            return np.ravel_multi_index(moved % np.array(basis.group)[:, None], basis.group)
+            found: Any = np.ravel_multi_index(moved % np.array(basis.group)[:, None], basis.group)
+            return found
 
         with double_precision():
             for _ in range(_TRIES):
@@ -110,7 +114,9 @@ class Own(LogitLoss):
                     ),
                 }  # fmt: skip
                 for why, (turned, right) in tried.items():
-                    off = abs(float(self.loss(jnp.asarray(turned), right)) - value) / (1 + abs(value))
+                    off = abs(float(self.loss(jnp.asarray(turned), right)) - value) / (
+                        1 + abs(value)
+                    )
                     worst = max(worst, (why, off), key=lambda w: w[1])
         return worst[0] if worst[1] > _CLOSE else ""
 
@@ -122,17 +128,20 @@ class Own(LogitLoss):
     def _slopes(self, Z: Any, labels: Any) -> tuple[Any, Any]:
         """Minus the slopes of samples, rows of logits, as (direction, slowness)."""
         if self.log_loss is None:
-            return -jax.vmap(jax.grad(self.loss))(Z, labels), jnp.zeros(len(Z))
-        logs, slopes = jax.vmap(jax.value_and_grad(self.log_loss))(Z, labels)
-        return -slopes, -logs
+            slopes, slowness = jax.vmap(jax.grad(self.loss))(Z, labels), jnp.zeros(len(Z))
+        else:
+            logs, slopes = jax.vmap(jax.value_and_grad(self.log_loss))(Z, labels)
+            slowness = -logs
+        if not self.moves_constant:  # where 1 − p has rounded to zero, the wrong classes have not
+            own = jnp.arange(Z.shape[1])[None] == labels[:, None]
+            wrong = jnp.where(own, 0.0, slopes)
+            slopes = jnp.where(own, -jnp.sum(wrong, axis=1, keepdims=True), wrong)
+        return -slopes, slowness
 
     def _of_class_zero(self, c: Any) -> tuple[Any, Any]:
         """The same of samples of class 0, one after the other on the last axis, if there are several."""
         rows = c.reshape(len(c), -1).T
         slopes, slowness = self._slopes(rows, jnp.zeros(len(rows), int))
-        if not self.moves_constant:  # where 1 − p has rounded to zero, the wrong classes have not
-            slopes = with_front(slopes.T, 0.0)
-            slopes = with_front(slopes, -jnp.sum(slopes, axis=0, keepdims=True)).T
         return slopes.T.reshape(c.shape), slowness.reshape(1, *c.shape[1:])
 
     def _everywhere(self, basis: Any, c: Any) -> Any:
@@ -187,7 +196,9 @@ class Own(LogitLoss):
     def log_losses(self, Z: Logits, one_hot: Any) -> Samples:
         rows = jnp.swapaxes(Z, -1, -2)
         labels = jnp.broadcast_to(jnp.argmax(one_hot, axis=-2), rows.shape[:-1])
-        return self._log_values(rows.reshape(-1, rows.shape[-1]), labels.reshape(-1)).reshape(labels.shape)
+        return self._log_values(rows.reshape(-1, rows.shape[-1]), labels.reshape(-1)).reshape(
+            labels.shape
+        )
 
 
 def _members(basis: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ from hadaflow.model.losses.softmax import ProbabilityLoss, log_wrong_share
 
 @dataclasses.dataclass(frozen=True)
 class Poly(ProbabilityLoss):
-    r"""$-\log p_y + \varepsilon(1 - p_y)$ with $\varepsilon > -1$: cross-entropy's orbit, another clock."""
+    r"""$-\log p_y + \varepsilon(1 - p_y)$, $\varepsilon > -1$: cross-entropy's orbit, another clock."""
 
     epsilon: Any = 1.0
     temperature: Any = 1.0

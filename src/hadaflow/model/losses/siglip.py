@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from hadaflow.algebra.padding import column, row
+from hadaflow.algebra.padding import row
 from hadaflow.algebra.shapes import Logits, Margins, Number, One, Samples
 from hadaflow.base.checks import as_number, check_positive
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.lazy import jax, jnp
-from hadaflow.model.losses.loss import LogitLoss, counted, log_softplus, log_sum
+from hadaflow.model.losses.loss import LogitLoss, log_softplus, log_sum
 
 
 class SigmoidLoss(LogitLoss):
-    r"""$\sum_j\log(1 + e^{\mp(tz_j + b)})$, minus for the right class: two kinds of force, none negative."""
+    r"""$\sum_j\log(1 + e^{\mp(tz_j + b)})$, minus for the right class: forces of two kinds."""
 
     scale: Any
     bias: Any

@@ -6,15 +6,12 @@ $G'(\ell) = -F'(p)p$: the same orbit, for every group, depth and unbalance, as l
 pulls.
 """
 
-import dataclasses
 from typing import Any, ClassVar
-
-import numpy as np
 
 from hadaflow.algebra.padding import row
 from hadaflow.algebra.shapes import Margins, Number, One
 from hadaflow.base.lazy import jax, jnp
-from hadaflow.model.losses.loss import MarginLoss, counted, log_sum, log_softplus
+from hadaflow.model.losses.loss import MarginLoss, counted, log_sum
 
 
 class SoftmaxLoss(MarginLoss):
@@ -50,7 +47,7 @@ class ProbabilityLoss(SoftmaxLoss):
         raise NotImplementedError
 
     def log_value(self, L: Number) -> Number:
-        """log F."""
+        """Log F."""
         raise NotImplementedError
 
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:

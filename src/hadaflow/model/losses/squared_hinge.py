@@ -13,7 +13,7 @@ class SquaredHinge(MarginLoss):
     r"""$\sum_{j\ne y}\max(0, 1 + z_j - z_y)^2$."""
 
     name: ClassVar[str] = "squared_hinge"
-    settles: ClassVar[bool] = True
+    settles = True
 
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:
         return 2 * jnp.maximum(1 - x, 0.0), jnp.zeros_like(x[:1])
