@@ -21,7 +21,8 @@ def test_every_built_in_loss_has_a_twin():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "options", [{"classes": 6, "samples": 2}, {"classes": 8, "depth": 3}, {"classes": 5, "depth": 1}]
+    "options",
+    [{"classes": 6, "samples": 2}, {"classes": 8, "depth": 3}, {"classes": 5, "depth": 1}],
 )
 def test_rates_are_those_of_the_model(name, options):
     model = hf.UFM(loss=name, **options)

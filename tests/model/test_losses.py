@@ -592,6 +592,22 @@ def test_spellings():
     assert dataclasses.asdict(parse_loss("poly:0.5"))["epsilon"] == 0.5
 
 
+def test_runs_are_saved_and_read(tmp_path):
+    path = tmp_path / "run.nc"
+    sigmoids = hf.UFM(6, loss="siglip:2:-1", depth=1)
+    run = hf.solve(sigmoids, hf.spectrum([0.4, 0.3, 0.5, 0.2]), times=[1.0, 3.0], progress=None)
+    assert np.cos(run.arrays["angles"][-1, 0]) < 0  # the constant mode has passed through zero
+    run.save(path)
+    again = hf.load(path)
+    assert again.model == sigmoids and "siglip:2:-1" in str(again)
+    np.testing.assert_array_equal(again.arrays["angles"], run.arrays["angles"])
+    model = hf.UFM(6, loss=own)
+    hf.solve(model, [0.3, 0.5, 0.2], times=[1.0], progress=None).save(path)
+    assert hf.load(path, loss=own).model == model
+    with pytest.raises(hf.InputError, match="give it as `loss`"):
+        hf.load(path)
+
+
 def test_another_number_compiles_nothing():
     """The structures of flows are equal: see tests/runs/test_compilations.py for what follows."""
 

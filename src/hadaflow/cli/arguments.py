@@ -14,7 +14,7 @@ import typer
 
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.files import read_text_file
-from hadaflow.model.losses import LOSSES, CrossEntropy
+from hadaflow.model.losses import LOSSES, CrossEntropy, spelling
 
 _DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
 
@@ -22,10 +22,6 @@ _DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
 class Units(StrEnum):
     scaled = "scaled"
     raw = "raw"
-
-
-Loss = StrEnum("Loss", list(LOSSES))
-_LOSS = Loss(CrossEntropy.name)
 
 
 class Reduction(StrEnum):
@@ -74,7 +70,12 @@ Unbalanced = Annotated[
         "by semicolons."
     ),
 ]
-LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
+LossOption = Annotated[
+    str,
+    typer.Option(
+        help=f"Loss: {', '.join(spelling(kind) for kind in LOSSES.values())}.", show_default=True
+    ),
+]
 Width = Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")]
 ReductionOption = Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")]
 Metrics = Annotated[
@@ -87,7 +88,7 @@ def _model_options(
     samples: Samples = 1,
     group: Group = None,
     depth: Depth = 2,
-    loss: LossOption = _LOSS,
+    loss: LossOption = CrossEntropy.name,
     label_smoothing: Smoothing = 0.0,
     labels: Labels = None,
     temperature: Temperature = 1.0,
@@ -101,7 +102,7 @@ def _model_options(
 
     blocks: Any = parse_imbalance(imbalance)
     return UFM(
-        classes=classes, samples=samples, width=width, depth=depth, loss=loss.value,
+        classes=classes, samples=samples, width=width, depth=depth, loss=loss,
         reduction=reduction.value, group=parse_group(group, blocks is not None),
         label_smoothing=label_smoothing, label_distribution=parse_labels(labels, classes),
         temperature=temperature, weight_decay=parse_decay(weight_decay), imbalance=blocks,

@@ -181,6 +181,9 @@ def _leading(arrays: dict[str, np.ndarray]) -> int:
     return next(iter(arrays.values())).ndim - 2
 
 
-def load(path: str | os.PathLike[str]) -> Trajectory:
-    """Read a run, or a batch, that was saved; its checksum, and what it says, are checked."""
-    return made_of(**read_run(path))
+def load(path: str | os.PathLike[str], loss: Any = None) -> Trajectory:
+    """Read a run, or a batch, that was saved; its checksum, and what it says, are checked.
+
+    `loss`: the loss of your own with which it was made, which is code and in no file.
+    """
+    return made_of(**read_run(path, loss))

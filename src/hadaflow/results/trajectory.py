@@ -461,9 +461,7 @@ class Trajectory:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to a NetCDF file; all of it or, if anything fails, nothing."""
         record = {name: getattr(self, name) for name in RECORD if name != "model"}
-        model = dataclasses.asdict(self.model)
-        if self.model.depth == 1:
-            model["width"] = None
+        model = self.model.to_document()
         write_run(path, {"model": model, **record}, self._stored_arrays())
 
     def _stored_arrays(self) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from hadaflow.lab.exact.balls import Balls, ball, total
 
 
 class Sample(NamedTuple):
-    """What one sample sees: numbers of the loss, temperature, labels of wrong classes if they are soft."""
+    """What a sample sees: numbers of its loss, temperature, labels of the wrong classes if soft."""
 
     numbers: tuple[Fraction, ...]
     temperature: Fraction
