@@ -108,3 +108,23 @@ def test_odd_comparisons_are_refused(collapse):
         hf.compare({"a": collapse, "b": 3})
     with pytest.raises(hf.InputError, match="same units"):
         hf.compare({"a": collapse, "b": raw})
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: hf.solve(hf.UFM(8, imbalance=((4, 5), (4, 1))), np.full(7, 0.1), hf.Time(10.0)),
+        lambda: hf.solve(hf.UFM(5), hf.circulant([1 + 0.2j, 0.3 + 0.5j]), hf.Norm(20.0)),
+    ],
+)
+def test_what_a_run_does_not_have_is_left_out_if_nothing_is_said(run, collapse):
+    """M is not told by the singular values of imbalance, or of modes with phases."""
+    run = run()
+    names = [axis.get_ylabel() for axis in run.plot().axes]
+    assert len(names) == 3 and not any("$M$" in name for name in names)
+    assert list(run.to_dataframe().columns)[-1] == "kl"
+    assert len(hf.compare({"it": run, "other": collapse}).axes) == 1
+    for asked in (run.to_dataframe, run.plot):
+        with pytest.raises(hf.InputError, match="`l2`"):
+            asked(metrics=["l2"])
+    assert list(collapse.to_dataframe().columns)[-2:] == ["kl", "l2"]

@@ -223,7 +223,6 @@ def plot_command(
     from hadaflow.results.batch import load
     from hadaflow.results.compare import compare
     from hadaflow.results.plotting import check_picture
-    from hadaflow.results.trajectory import PANELS
 
     for file in files:
         if not file.name:
@@ -235,10 +234,10 @@ def plot_command(
         )
     check_picture(target)
     if len(files) == 1:
-        load(files[0]).plot(target, metrics=metric or PANELS, x=x, spread=spread)
+        load(files[0]).plot(target, metrics=metric or None, x=x, spread=spread)
     else:
         runs = {name: load(file) for name, file in zip(_names(files), files, strict=True)}
-        compare(runs, metric or ("kl", "l2"), x=x, spread=spread, path=target)
+        compare(runs, metric or None, x=x, spread=spread, path=target)
     say(json.dumps(strict({"picture": str(target)})) if as_json else f"wrote {target}")
 
 

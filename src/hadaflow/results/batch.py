@@ -15,8 +15,9 @@ from hadaflow.base.lazy import xr
 from hadaflow.base.words import counted
 from hadaflow.metrics import measures as metrics
 from hadaflow.results import plotting
+from hadaflow.results.axes import AUTO, check_axis
 from hadaflow.results.files import read_run
-from hadaflow.results.trajectory import Trajectory
+from hadaflow.results.trajectory import TABLED, Trajectory
 
 
 class Batch(Trajectory):
@@ -75,11 +76,11 @@ class Batch(Trajectory):
         values = self.measure(metric)
         return np.nanquantile(values[:, -1:] if self.own_clocks else values, wanted, axis=0)
 
-    def to_dataframe(self, metrics: Sequence[metrics.Metric] = ("kl", "l2")) -> Any:
-        """The end of every run, a row for each, as a pandas table."""
+    def to_dataframe(self, metrics: Sequence[metrics.Metric] | None = None) -> Any:
+        """The end of every run, a row for each, as a pandas table; left out, `metrics` are KL and M."""
         import pandas
 
-        names, data = self.curves(list(metrics))
+        names, data = self.curves(self.defined(TABLED) if metrics is None else list(metrics))
         last = data.isel(time=-1)
         ends = {
             "status": self.statuses,
@@ -92,18 +93,45 @@ class Batch(Trajectory):
         """As that of one run, with the axis `run` in front and what became of each."""
         return super().to_xarray().assign_coords(status=("run", self.statuses))
 
-    def plot(self, path: Any = None, **how: Any) -> Any:
-        """As of one run; runs of which only the end is kept as the shares that have ended by then.
+    @property
+    def only_ends(self) -> bool:
+        """Is of every run no more kept than its start and its end? Between them lies no curve."""
+        whole = self.iterations is not None and self.iterations[-1] <= 1
+        return self.points <= 2 and not whole
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        metrics: Sequence[metrics.Metric] | metrics.Metric | None = None,
+        x: str = AUTO,
+        spread: str = AUTO,
+        ax: Any = None,
+    ) -> Any:
+        """As of one run; runs of which only the ends are kept as the shares that have ended by then.
 
         Keep more of them with `points` for curves.
         """
-        if self.points > 2 or self.log10_time.ndim == 1 or "ax" in how or "x" in how:
-            return super().plot(path, **how)
-        names, data = self.curves(how.get("metrics", ()))
+        if not self.only_ends:
+            return super().plot(path, metrics=metrics, x=x, spread=spread, ax=ax)
+        names, data = self.curves(() if metrics is None else metrics)
+        check_axis(x, data)
+        plotting.check_spread(spread)
+        for name, given, usual in (("x", x, AUTO), ("spread", spread, AUTO), ("ax", ax, None)):
+            if given is not usual and given != usual:
+                raise InputError(f"Argument `{name}` is for curves, but {self.without_curves()}")
         figure = plotting.draw_ends(data.isel(time=-1), names, self._title())
         if path is not None:
             plotting.write_picture(figure, path)
         return figure
+
+    def without_curves(self, name: str = "this batch") -> str:
+        """Why a batch of ends has none, and how it gets them, for a sentence."""
+        call = "solve" if self.iterations is None else "descend"
+        return (
+            f"of each run of {name} only the start and the end are kept: `{call}` with `points=50` "
+            "(`--points 50`) keeps the way between them."
+        )
 
     def _run(self, i: int) -> Trajectory:
         """One run, without the repetitions of its last state."""

@@ -91,25 +91,57 @@ def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def draw_ends(ends: xr.Dataset, panels: Sequence[str], title: str = "") -> Any:
-    """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics."""
-    kinds = ["log10_time", "log_norm", *panels]
-    if np.any(np.isposinf(ends["log10_time"])):
-        kinds[0] = "log10_log10_time"
+    """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics.
+
+    A time at which all of them have ended is said in the title instead.
+    """
+    clock = "log10_log10_time" if np.any(np.isposinf(ends["log10_time"])) else "log10_time"
+    times = np.atleast_1d(ends[clock].values)
+    common = bool(np.all(times == times[0]))
+    if common:
+        title += f"\nall at {'t = 0' if np.isneginf(times[0]) else f'log10 t = {times[0]:.6g}'}"
+    kinds = [*([] if common else [clock]), "log_norm", *panels]
     with house_style():
         figure, axes = canvas(1, len(kinds), (4 * len(kinds), 3.4))
-        for axis, kind in zip(axes, kinds, strict=True):
-            values = ends[kind].values
-            seen = np.sort(values[np.isfinite(values)])  # the others have ended at t = 0
-            shares = np.linspace(1 - len(seen) / len(values), 1, len(seen) + 1)
-            if len(seen):
-                axis.step(np.append(seen[:1], seen), shares, where="post")
-            known = kind in AXES
-            label = AXES[kind].label.format(**ends.attrs) if known else _NAMES.get(kind, kind)
-            axis.set_xlabel(f"{label} at the end")
-            axis.set_ylabel(f"share of {len(values)} runs")
-            axis.set_ylim(0, 1.02)
+        for axis, kind in zip(np.ravel(axes), kinds, strict=True):
+            _draw_shares(axis, ends, kind)
         figure.suptitle(title, fontsize=11)
     return figure
+
+
+def _draw_shares(axis: Any, ends: xr.Dataset, kind: str) -> None:
+    """The share of the runs whose value at the end is at most so much; of modes, a line for each."""
+    from matplotlib.ticker import MaxNLocator
+
+    values = ends[kind].values.reshape(ends.sizes["run"], -1)
+    if kind in ("log10_time", "log10_log10_time"):  # the latter has no number up to t = 1
+        values = np.where(np.isnan(values), -np.inf, values)
+    finite = values[np.isfinite(values)]
+    # Offsets beside an axis run into its label: the power of ten is said in there.
+    power = 0 if not finite.any() else int(np.floor(np.log10(np.abs(finite).max())))
+    power = power if power < -2 or power > 4 else 0
+    runs, modes = values.shape
+    for i in range(modes):
+        ordered = np.sort(values[:, i]) / 10.0**power
+        seen = ordered[np.isfinite(ordered)]
+        before = int(np.sum(np.isneginf(ordered)))
+        shares = (before + np.arange(len(seen) + 1)) / runs
+        if len(seen):
+            color = COLORS[i % len(COLORS)]
+            axis.step(np.append(seen[:1], seen), shares, where="post", color=color)
+    notes = []
+    if power:
+        notes.append(f"in $10^{{{power}}}$")
+    if lost := int(np.sum(~np.isfinite(values[:, 0]))):  # beside what is drawn
+        what = {"log10_time": "$t = 0$", "log10_log10_time": r"$t \leq 1$"}.get(kind, "infinite")
+        notes.append(f"{lost} of {runs} at {what}" if kind in AXES else f"{lost} of {runs}: {what}")
+    known = kind in AXES
+    label = AXES[kind].label.format(**ends.attrs) if known else _NAMES.get(kind, kind)
+    axis.set_xlabel(f"{label} at the end" + (f"\n({', '.join(notes)})" if notes else ""))
+    axis.ticklabel_format(axis="x", useOffset=False)
+    axis.xaxis.set_major_locator(MaxNLocator(6))
+    axis.set_ylabel(f"share of {runs} runs")
+    axis.set_ylim(0, 1.02)
 
 
 # --- what is drawn of a run or a batch -----------------------------------------------------------
@@ -325,6 +357,8 @@ def _draw_values(
             style.pop("label", None)
         return
     center, edges = one.center_and_band(values)
+    if len(center) <= 2 and not one.spread:  # between a start and an end lies no curve
+        style |= {"ls": "", "marker": "o", "ms": 4, "clip_on": False}
     axis.plot(one.x, center, color=color, **style)
     if edges is not None and band:
         axis.fill_between(one.x, *edges, color=color, alpha=0.2, lw=0)

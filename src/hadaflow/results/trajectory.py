@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
 _LARGEST_LOG = 700.0
-PANELS = ("a", "a_hat", "kl", "l2")  # of a picture, if nothing is said
+# Of a picture, and of a table or a comparison, if nothing is said: those of them that a run has.
+PANELS, TABLED = ("a", "a_hat", "kl", "l2"), ("kl", "l2")
 _AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
 
 
@@ -338,7 +339,7 @@ class Trajectory:
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        metrics: Sequence[metrics.Metric] | metrics.Metric = PANELS,
+        metrics: Sequence[metrics.Metric] | metrics.Metric | None = None,
         x: str = AUTO,
         spread: str = AUTO,
         ax: Any = None,
@@ -347,7 +348,8 @@ class Trajectory:
 
         Args:
             path: A picture to write: png, pdf, svg or jpg.
-            metrics: What to draw: "a", "a_hat", names of metrics or functions of your own.
+            metrics: What to draw: "a", "a_hat", names of metrics or functions of your own. Left out:
+                "a", "a_hat", "kl" and "l2", without M where the run has none.
             x: The axis: "log10_time", "log_norm", "log10_log10_time", "time", "path_length", and of a
                 descent "log10_iteration" and "iteration". "auto" takes the one on which the whole story
                 shows.
@@ -357,7 +359,7 @@ class Trajectory:
 
         Returns the matplotlib figure, or None where it is your own.
         """
-        names, data = self.curves(metrics)
+        names, data = self.curves(self.defined(PANELS) if metrics is None else metrics)
         figure = plotting.draw(
             {"": data}, names, x=check_axis(x, data), title=self._title(),
             spread=plotting.check_spread(spread), axes=plotting.check_axes(ax, names),
@@ -377,9 +379,7 @@ class Trajectory:
             if metric in ("a", "a_hat"):
                 found[name] = data[name]
             else:
-                known = metric in ("kl", "l2") and wanted is PANELS
-                values = self._spectral(str(metric)) if known else self.measure(metric)
-                found[name] = (self._dims("time"), values)
+                found[name] = (self._dims("time"), self.measure(metric))
         clock = {"log10_log10_time": (data["log10_time"].dims, self.log10_log10_time)}
         data = data.assign(found).assign_coords(clock)
         if self.model.has_constant_mode and self.view == "reduced":
@@ -393,11 +393,14 @@ class Trajectory:
         times = self.log10_time
         return times.ndim > 1 and not np.array_equal(times, np.broadcast_to(times[:1], times.shape))
 
-    def _spectral(self, name: str) -> np.ndarray:
-        """A distance of the singular values from uniform, also where it is none of the matrices'."""
-        if self.view == "full":
-            return self.measure(name)
-        return metrics.spectral_distance(name, self.model.nontrivial(np.exp(self._bounded_log_a)))
+    def defined(self, names: Sequence[str]) -> list[str]:
+        """Those of the quantities that this run has; M is not told by modes with phases, for one."""
+        turns = "angles" in self.arrays
+        return [
+            name
+            for name in names
+            if name in ("a", "a_hat") or metrics.applies(name, self.view, self.model, turns)
+        ]
 
     def _title(self) -> str:
         return textwrap.fill(f"{self.model.describe(short=True)}: {self.status}", 100)
@@ -437,11 +440,14 @@ class Trajectory:
         attributes = {"units": self.units, "status": self.status, "message": self.message}
         return xr.Dataset(variables, coords, attributes)
 
-    def to_dataframe(self, metrics: Sequence[metrics.Metric] = ("kl", "l2")) -> Any:
-        """Clocks, singular values, directions and metrics, a row for each saved point (pandas)."""
+    def to_dataframe(self, metrics: Sequence[metrics.Metric] | None = None) -> Any:
+        """Clocks, singular values, directions and metrics, a row for each saved point (pandas).
+
+        Left out, `metrics` are KL and M, the latter where the run has one.
+        """
         import pandas
 
-        names, data = self.curves(list(metrics))
+        names, data = self.curves(self.defined(TABLED) if metrics is None else list(metrics))
         columns: dict[str, Any] = {"log10_time": self.log10_time, "log_norm": self.log_norm}
         if self.iterations is not None:
             columns = {"iteration": self.iterations} | columns
