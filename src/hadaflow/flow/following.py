@@ -28,7 +28,7 @@ from hadaflow.model.views.circulant import CirculantView
 from hadaflow.model.views.reduced import SymmetricView
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
-from hadaflow.runs.recording import Clocks, record, spectra, status_of
+from hadaflow.runs.recording import Clocks, dying_modes, record, spectra, status_of
 from hadaflow.runs.requests import Request
 from hadaflow.runs.spacing import Profile
 from hadaflow.runs.targets import Steady, deviation
@@ -240,6 +240,9 @@ def recorded(way: Way, outcome: Outcome, decided: tuple[str, str] | None = None)
     request = way.request
     arrays, path = way.arrays(outcome.ys)
     ended = decided or status_of(request, outcome.ending, outcome.last, outcome.reason)
+    if isinstance(request.event, Steady) and ended[0] == "steady" and not request.full:
+        dying = dying_modes(arrays["log_a"][:, -request.model.modes_of_view.modes :])
+        ended = request.event.reached(request.where(outcome.last), dying)
     return record(request, arrays, Clocks.at(request, outcome.us, path), *ended, outcome)
 
 
@@ -269,7 +272,7 @@ def _march(way: Way) -> Outcome:
         at_rest = dataclasses.replace(course, number=_REST_TOLERANCE, kind=Steady)
 
         def rests(u: float, y: Any) -> bool:
-            if not request.model.settles or (event is not None and event.rests):
+            if not _may_rest(request.model) or (event is not None and event.rests):
                 return False
             return float(at_rest.left(u, y)) <= 0
 
@@ -299,6 +302,11 @@ def _march(way: Way) -> Outcome:
         ):
             return outcome
         return _at_rest(request, outcome, way.singular_values(final))
+
+
+def _may_rest(model: UFM) -> bool:
+    """Where some label is zero a logit may fall for ever, or modes die and the others settle."""
+    return model.settles or model.soft_labels
 
 
 def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:
