@@ -38,8 +38,8 @@ def saved(run_line, tmp_path):
 
 def test_several_files_are_compared(run_line, saved):
     code, out, err = run_line("plot", "one.nc", "two.nc", "many.nc", "--metric", "kl")
-    assert (code, out, err) == (0, "wrote one.png\n", "")
-    assert (saved / "one.png").stat().st_size > 10_000
+    assert (code, out, err) == (0, "wrote one-two-many.png\n", "")
+    assert (saved / "one-two-many.png").stat().st_size > 10_000
     code, out, _ = run_line("plot", "one.nc", "two.nc", "--out", "c.svg", "--json")
     assert json.loads(out) == {"picture": "c.svg"}
     text = (saved / "c.svg").read_text()

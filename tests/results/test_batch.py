@@ -40,7 +40,11 @@ def test_runs_are_counted_gone_through_and_taken_one_by_one(batch, long_batch):
 
 def test_some_of_the_runs(batch):
     late = batch[batch.log10_time[:, -1] > 50]
-    assert 0 < len(late) < 6 and late.message == f"{len(late)} runs: {len(late)} collapsed."
+    assert 0 < len(late) < 6 and len(late.statuses) == len(late)
+    assert late.message == f"{len(late)} runs until collapse:0.001: {len(late)} collapsed."
+    assert repr(late).startswith(f"<Batch collapsed: {len(late)} runs, 2 points")
+    assert batch[3].message.startswith("Collapsed at log10 t = ")
+    assert batch[3].message.endswith(" (until collapse:0.001).")
     np.testing.assert_array_equal(batch[1:4].a, batch.a[1:4])
     np.testing.assert_array_equal(batch[[5, 0]].a[1], batch.a[0])
     for odd in (6, -7, "a", 1.5, [], slice(6, 9), np.ones(3, dtype=bool)):
@@ -51,7 +55,9 @@ def test_some_of_the_runs(batch):
 def test_mixed_ends_are_counted():
     model = hf.UFM(4, depth=3)
     runs = hf.solve(model, [[8.0, 8.0, 0.7], [1.0, 1.0, 1.1], [1.0, 0.9, 1.1]], hf.Collapse(1e-3))
-    assert runs.status == "mixed" and runs.message == "3 runs: 2 collapsed, 1 never-collapses."
+    assert runs.status == "mixed" and (
+        runs.message == "3 runs until collapse:0.001: 2 collapsed, 1 never-collapses."
+    )
     assert runs.statuses[0] == "never-collapses" and "rank 2" in runs.messages[0]
     assert runs[0].status == "never-collapses" and runs[1:].status == "collapsed"
 
@@ -122,7 +128,9 @@ def test_pictures_of_batches_say_what_lines_and_bands_are(batch, long_batch):
         long_batch.plot(spread="sd")
 
 
-@pytest.mark.parametrize("asked", [{"x": "log_norm"}, {"spread": "all"}, {"ax": Figure().subplots()}])
+@pytest.mark.parametrize(
+    "asked", [{"x": "log_norm"}, {"spread": "all"}, {"ax": Figure().subplots()}]
+)
 def test_no_curves_are_made_of_start_and_end(batch, asked):
     with pytest.raises(hf.InputError, match=rf"`{next(iter(asked))}` is for curves.*points=50"):
         batch.plot(metrics="kl", **asked)
@@ -130,7 +138,9 @@ def test_no_curves_are_made_of_start_and_end(batch, asked):
     assert [axis.get_xlabel() for axis in usual.axes] == [
         axis.get_xlabel() for axis in batch.plot(metrics="kl").axes
     ]
-    with pytest.raises(hf.InputError, match="`runs` must hold curves.*run of 'ends' only.*points=50"):
+    with pytest.raises(
+        hf.InputError, match=r"`runs` must hold curves.*run of 'ends' only.*points=50"
+    ):
         hf.compare({"one": batch[0], "ends": batch}, "kl")
     # One run of them has two points, and a line between them would be invented, too.
     for line in batch[0].plot(metrics="kl").axes[0].lines:

@@ -128,3 +128,31 @@ def test_what_a_run_does_not_have_is_left_out_if_nothing_is_said(run, collapse):
         with pytest.raises(hf.InputError, match="`l2`"):
             asked(metrics=["l2"])
     assert list(collapse.to_dataframe().columns)[-2:] == ["kl", "l2"]
+
+
+def test_no_axis_is_chosen_that_hides_the_beginning(collapse):
+    """A descent that ends early has half of its story before t = 1, where log10 log10 t has no number."""
+    early = hf.solve(hf.UFM(8), np.linspace(0.1, 1.0, 7), hf.Time(20.0))
+    late = hf.solve(hf.UFM(8, depth=3), FIGURE_1, hf.Time(1e30))
+    figure = hf.compare({"early": early, "late": late}, "kl")
+    (axis,) = figure.axes
+    drawn = axis.lines[0].get_ydata()[np.isfinite(axis.lines[0].get_xdata())]
+    assert drawn[0] == early.measure("kl")[0]
+
+
+def test_legends_are_no_wider_than_their_figure(collapse):
+    names = [f"a run with a long name, number {i}" for i in range(4)]
+    for metrics in ("kl", ("kl", "l2")):
+        figure = hf.compare(dict.fromkeys(names, collapse), metrics)
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
+def test_a_descent_says_how_it_was_stepped():
+    start = hf.gaussian(hf.UFM(4), 0.1, [0, 1])
+    run = hf.descend(hf.UFM(4), start, 50, 0.1, momentum=0.9, points=5)
+    assert "iterations  50, learning rate 0.1, momentum 0.9" in str(run)
+    assert "learning rate 0.1, momentum 0.9" in run.plot().get_suptitle()
+    turned = hf.solve(hf.UFM(5), hf.circulant([1 + 0.2j, 0.3 + 0.5j]), hf.Norm(5.0))
+    assert "modes with phases" in turned.plot().get_suptitle()

@@ -55,6 +55,7 @@ app = typer.Typer(
 )
 
 
+_LONG_NAME = 100  # letters of a picture's name
 _TRAIN_METRICS = ("loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual")
 
 
@@ -215,7 +216,7 @@ def plot_command(
                      "whether they have their own times]."),
     ] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="Picture to write [default: the first FILE with .png].")
+        Path | None, typer.Option(help="Picture to write [default: named after the files].")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:  # fmt: skip
@@ -227,7 +228,7 @@ def plot_command(
     for file in files:
         if not file.name:
             raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
-    target = files[0].with_suffix(".png") if out is None else out
+    target = _picture_of(files) if out is None else out
     if target.resolve() in [file.resolve() for file in files]:
         raise InputError(
             f"The picture would overwrite {shown(str(target))}: give another name with --out."
@@ -239,6 +240,14 @@ def plot_command(
         runs = {name: load(file) for name, file in zip(_names(files), files, strict=True)}
         compare(runs, metric or None, x=x, spread=spread, path=target)
     say(json.dumps(strict({"picture": str(target)})) if as_json else f"wrote {target}")
+
+
+def _picture_of(files: list[Path]) -> Path:
+    """Beside the first file and named after all of them, or after the first where that is long."""
+    name = "-".join(file.stem for file in files)
+    if len(name) > _LONG_NAME:
+        name = f"{files[0].stem[:_LONG_NAME]}-and-{len(files) - 1}-more"
+    return files[0].with_name(f"{name}.png" if len(files) > 1 else f"{files[0].stem}.png")
 
 
 def _names(files: list[Path]) -> list[str]:

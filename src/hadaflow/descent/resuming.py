@@ -148,7 +148,7 @@ def together(runs: list[Trajectory], like: Batch) -> Trajectory:
     arrays = {n: np.stack([lengthened(r.arrays[n]) for r in runs]) for n in runs[0].arrays}
     clocks = {n: np.stack([lengthened(getattr(r, n)) for r in runs]) for n in _CLOCKS}
     statuses = [run.status for run in runs]
-    status, message = said_of(statuses)
+    status, message = said_of(statuses, like.settings)
     said = {"statuses": statuses, "messages": [run.message for run in runs]}
     return made_of(
         model=like.model, view=like.view, arrays=arrays, **clocks, units=like.units, status=status,

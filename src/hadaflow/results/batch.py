@@ -30,6 +30,9 @@ class Batch(Trajectory):
     def __len__(self) -> int:
         return len(self.log_a)
 
+    def __repr__(self) -> str:
+        return super().__repr__().replace(":", f": {counted(len(self), 'run')},", 1)
+
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[i] for i in range(len(self)))
 
@@ -61,7 +64,9 @@ class Batch(Trajectory):
 
     def _ended(self, i: int) -> str:
         """Of runs side by side, which say nothing themselves."""
-        return f"{self.statuses[i].capitalize()} at log10 t = {self.log10_time[i, -1]:.8g}."
+        status, when = self.statuses[i].capitalize(), f"log10 t = {self.log10_time[i, -1]:.8g}"
+        asked = _asked_for(self.settings)
+        return f"{status} at {when}{f' ({asked.strip()})' if asked else ''}."
 
     def quantiles(
         self, metric: metrics.Metric, at: Any = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -145,7 +150,7 @@ class Batch(Trajectory):
 
     def _some(self, index: np.ndarray) -> Batch:
         statuses, messages = ([names[i] for i in index] for names in (self.statuses, self.messages))
-        status, message = said_of(statuses)
+        status, message = said_of(statuses, self.settings)
         picked = Batch(status=status, message=message, **self._fields((index,), slice(None)))
         picked.diagnostics.update(statuses=statuses, messages=messages)
         return picked
@@ -184,12 +189,17 @@ class Batch(Trajectory):
         }  # fmt: skip
 
 
-def said_of(statuses: list[str]) -> tuple[str, str]:
-    """Status and message of a batch from those of its runs."""
+def said_of(statuses: list[str], settings: dict[str, Any]) -> tuple[str, str]:
+    """Status and message of a batch from those of its runs, and what they were asked for."""
     kinds = Counter(statuses).most_common()
     status = kinds[0][0] if len(kinds) == 1 else "mixed"
     ended = ", ".join(f"{n} {kind}" for kind, n in kinds)
-    return status, f"{counted(len(statuses), 'run')}: {ended}."
+    return status, f"{counted(len(statuses), 'run')}{_asked_for(settings)}: {ended}."
+
+
+def _asked_for(settings: dict[str, Any]) -> str:
+    until = settings.get("until")
+    return f" until {until}" if until else ""
 
 
 def _is_for_each(value: Any, runs: int) -> bool:

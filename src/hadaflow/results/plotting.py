@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import io
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _NOTEBOOK_DPI = 90
 _DRAWN_RUNS = 200  # of a batch, drawn each by itself
 _SQUEEZED = 30.0  # times as large as half of a curve is what lies in sight
 _BANDED_MODES = 3  # more bands on top of each other are mud
+_LETTERS = 14.0  # of a legend, on an inch
 _COMMON_POINTS = 400  # of the axis that runs with clocks of their own are brought to
 
 # How the runs of a batch are drawn together.
@@ -388,12 +390,16 @@ def _explain(figure: Any, axes: Any, drawn: dict[str, _Drawn]) -> None:
 
     says = {name: d.says() for name, d in drawn.items()}
     if len(drawn) > 1:
+        # A row of the legend is no wider than the figure.
+        room = int(_LETTERS * (figure or axes[0].figure).get_figwidth())
+        told = [textwrap.fill(f"{n}: {s}" if s else n, room) for n, s in says.items()]
         handles = [
-            Line2D([], [], color=COLORS[i % len(COLORS)], label=f"{n}: {s}" if s else n)
-            for i, (n, s) in enumerate(says.items())
+            Line2D([], [], color=COLORS[i % len(COLORS)], label=text) for i, text in enumerate(told)
         ]
         if figure is not None:
-            figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
+            longest = max(len(line) for text in told for line in text.splitlines())
+            columns = max(1, min(room // (longest + 8), len(handles), 3))
+            figure.legend(handles=handles, loc="outside lower center", ncols=columns)
         else:
             axes[0].legend(handles=handles)
         return

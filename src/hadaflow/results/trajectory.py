@@ -171,7 +171,7 @@ class Trajectory:
         largest = self.model.largest_value
         if not np.all(self.a[..., index, :] <= largest):
             raise InputError(
-                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, with "
+                f"Saved point {index} lies at log‖a‖₁ = {in_range(self.log_norm[..., index])}, with "
                 f"singular values beyond {largest:.3g}: no run can start from there."
             )
         return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
@@ -292,22 +292,28 @@ class Trajectory:
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
-            lines.append(f"  iterations  {int(self.iterations[-1])}")
+            lines.append(f"  iterations  {int(self.iterations[-1])}, {self._steps_in_words()}")
         lines.append(self._end_in_words())
         start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
         lines.append(
-            f"  â           {_range(start)} at the start, {_range(end)} at the end "
-            + ("" if m.imbalance else f"(collapse: {1 / (m.classes - 1):.6g})")
+            f"  â           {in_range(start)} at the start, {in_range(end)} at the end"
+            + ("" if m.imbalance else f" (collapse: {1 / (m.classes - 1):.6g})")
         )
         kl = self.measure("kl")
         why = " (infinite where a singular value is zero)" if np.any(np.isinf(kl)) else ""
-        lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}{why}")
+        lines.append(f"  KL          {in_range(kl[..., 0])} → {in_range(kl[..., -1])}{why}")
         return "\n".join(lines)
 
     def _how(self) -> str:
         """By which method, and how accurately."""
         method, rtol = self.diagnostics.get("method"), self.settings.get("rtol")
         return "" if method is None or rtol is None else f" ({method}, rtol {rtol:g})"
+
+    def _steps_in_words(self) -> str:
+        """The numbers of a descent."""
+        names = {"learning_rate": "learning rate", "momentum": "momentum"}
+        given = {name: self.settings.get(name) for name in names}
+        return ", ".join(f"{names[name]} {value:g}" for name, value in given.items() if value)
 
     def _start_in_words(self) -> str:
         """What a start has beside its singular values."""
@@ -323,17 +329,15 @@ class Trajectory:
         if np.all(np.isneginf(self.log10_time[..., -1])):
             when = "t = 0"
         elif not np.any(np.isposinf(self.log10_time[..., -1])):
-            when = f"log10 t = {_range(self.log10_time[..., -1])}"
+            when = f"log10 t = {in_range(self.log10_time[..., -1])}"
         else:
-            when = f"log10 log10 t = {_range(self.log10_log10_time[..., -1])}"
-        line = (
-            f"  end         {when} ({self.units} units), log‖a‖₁ = {_range(self.log_norm[..., -1])}"
-        )
+            when = f"log10 log10 t = {in_range(self.log10_log10_time[..., -1])}"
+        line = f"  end         {when} ({self.units} units), log‖a‖₁ = {in_range(self.log_norm[..., -1])}"
         if self.path_length is None:
             return line
         if np.all(np.isfinite(self.path_length[..., -1])):
-            return f"{line}, path {_range(self.path_length[..., -1])}"
-        return f"{line}, log path {_range(self.log_path_length[..., -1])}"
+            return f"{line}, path {in_range(self.path_length[..., -1])}"
+        return f"{line}, log path {in_range(self.log_path_length[..., -1])}"
 
     def plot(
         self,
@@ -403,7 +407,9 @@ class Trajectory:
         ]
 
     def _title(self) -> str:
-        return textwrap.fill(f"{self.model.describe(short=True)}: {self.status}", 100)
+        told = [self.model.describe(short=True), self._start_in_words()]
+        told += [self._steps_in_words()] if self.iterations is not None else []
+        return textwrap.fill(f"{', '.join(filter(None, told))}: {self.status}", 100)
 
     # --- labelled arrays and files ---------------------------------------------------------------
 
@@ -485,8 +491,9 @@ def _number(value: float, digits: int) -> str:
     return f"{value:.{digits}g}".replace("-inf", "−∞").replace("inf", "∞")
 
 
-def _range(values: np.ndarray) -> str:
+def in_range(values: np.ndarray, digits: int = 8) -> str:
+    """Values of one run, or of several from the least to the most, with so many `digits` of one."""
     low, high = np.min(values), np.max(values)  # NaN if any is
     if low == high or np.isnan(low):
-        return _number(low, 8)
+        return _number(low, digits)
     return f"{_number(low, 6)} … {_number(high, 6)}"

@@ -283,7 +283,8 @@ class Steady(_Tolerance):
     These are soft labels that are positive for every class, penalties on all layers, and MSE. Steady is
     when no singular value changes by more than `tolerance` of itself per unit of time, nor by more than
     a hundred times that while time grows e-fold (up to a hundred times as long as the model takes to
-    settle): what settles slowly is not taken for settled. A small one that is still growing keeps the run going past a saddle; one that dies out, below 1e-12 of the largest, counts no more.
+    settle): what settles slowly is not taken for settled. A small one that is still growing keeps the
+    run going past a saddle; one that dies out, below 1e-12 of the largest, counts no more.
     """
 
     tolerance: float = 1e-8
