@@ -123,7 +123,7 @@ def solve_command(
     for name in metric or []:
         check_metric(name, begin.view, model)
     state = begin.of_solve(model, units.value)
-    check_output(out)
+    check_output(out, run=True)
     asked: dict[str, Any] = {
         "until": until,
         "times": None if times is None else parse_numbers("times", times),
@@ -168,7 +168,7 @@ def train_command(
     names = metric or [name for name in _TRAIN_METRICS if applies(name, begin.view, model)]
     for name in names:
         check_metric(name, begin.view, model)
-    check_output(out)
+    check_output(out, run=True)
     state = begin.of_train(model, units.value)
     run = descend(
         model, state, steps, lr, momentum=momentum, points=points, units=units.value,
@@ -233,7 +233,7 @@ def plot_command(
         raise InputError(
             f"The picture would overwrite {shown(str(target))}: give another name with --out."
         )
-    check_picture(target)
+    check_picture(target, "out")
     if len(files) == 1:
         load(files[0]).plot(target, metrics=metric or None, x=x, spread=spread)
     else:
@@ -279,7 +279,7 @@ def resume_command(
     before = load(file)
     for name in metric or []:
         check_metric(name, before.view, before.model)
-    check_output(out or file)
+    check_output(out or file, run=True)
     run = resume(before, progress=None if as_json else "auto")
     if run is before and not as_json:
         say("nothing is left to do: the run has ended")

@@ -74,12 +74,13 @@ def _picture() -> Any:
     return Picture
 
 
-def check_picture(path: Path) -> str:
+def check_picture(path: Path, name: str = "path") -> str:
     """The format that the name of a picture asks for."""
     suffix = path.suffix.lower().lstrip(".")
     if suffix not in _PICTURES:
         raise InputError(
-            f"A picture must end in one of {', '.join(_PICTURES)}, but is {shown(str(path))}."
+            f"Argument `{name}` must end in one of {', '.join(_PICTURES)} for a picture, but is "
+            f"{shown(str(path))}."
         )
     return suffix
 

@@ -307,7 +307,9 @@ class Trajectory:
     def _how(self) -> str:
         """By which method, and how accurately."""
         method, rtol = self.diagnostics.get("method"), self.settings.get("rtol")
-        return "" if method is None or rtol is None else f" ({method}, rtol {rtol:g})"
+        if method is None or rtol is None or (self.steps == 0 and self.points <= 1):
+            return ""  # nothing was to be done
+        return f" ({method}, rtol {rtol:g})"
 
     def _steps_in_words(self) -> str:
         """The numbers of a descent."""

@@ -348,5 +348,8 @@ def parse_target(text: str) -> Target:
         raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}{near}.")
     try:
         return _TARGETS[kind](number)
-    except InputError as error:
-        raise InputError(f"Argument `until` is {shown(text)}. {error}") from None
+    except InputError as error:  # which names the number as Python does
+        allowed = str(error).partition(" must be ")[2].partition(", but is ")[0]
+        raise InputError(
+            f"Argument `until` must have {allowed} behind its colon, but is {shown(text)}."
+        ) from None
