@@ -407,15 +407,21 @@ def _explain(figure: Any, axes: Any, drawn: dict[str, _Drawn]) -> None:
     (one,), (said,) = drawn.values(), says.values()
     count = one.data.sizes["mode"]
     shown_modes = [axis for axis in axes if axis.get_legend_handles_labels()[0]]
+    # In the full view they are told apart by their size alone, and may change places.
+    kind = "singular value\n(by size)" if one.data.attrs["by_size"] else "mode"
     if shown_modes and count <= _LABELLED_MODES:
-        shown_modes[0].legend(ncols=2, title="mode", title_fontsize=8)
+        named = shown_modes[0].get_legend_handles_labels()
+        if figure is None:
+            shown_modes[0].legend(*named, ncols=2, title=kind, title_fontsize=8)
+        else:  # beside the curves, none of which it covers
+            figure.legend(*named, loc="outside right upper", title=kind, title_fontsize=8)
     elif shown_modes and figure is not None:
-        _color_bar(figure, shown_modes, one.data["mode"].values)
+        _color_bar(figure, shown_modes, one.data["mode"].values, kind)
     if said and figure is not None:
         figure.legend(handles=[Line2D([], [], color="0.3", label=said)], loc="outside lower center")
 
 
-def _color_bar(figure: Any, axes: list[Any], modes: np.ndarray) -> None:
+def _color_bar(figure: Any, axes: list[Any], modes: np.ndarray, kind: str) -> None:
     """Which colour is which mode, where there are too many for a legend."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
@@ -423,4 +429,4 @@ def _color_bar(figure: Any, axes: list[Any], modes: np.ndarray) -> None:
 
     colors = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, 256)))
     scale = ScalarMappable(Normalize(float(modes[0]), float(modes[-1])), colors)
-    figure.colorbar(scale, ax=axes, label="mode", pad=0.02, aspect=30)
+    figure.colorbar(scale, ax=axes, label=kind.replace("\n", " "), pad=0.02, aspect=30)

@@ -208,8 +208,12 @@ class Trajectory:
         return values
 
     def statistics(self, metric: metrics.Metric) -> Statistics:
-        """Mean of `metric` over the runs of a batch, and its standard error, at every saved point."""
-        return statistics_of(np.atleast_2d(self.measure(metric)))
+        """Mean of `metric` over the runs of a batch, and its standard error, at every saved point.
+
+        Of runs with times of their own: at their ends, as `quantiles`.
+        """
+        values = np.atleast_2d(self.measure(metric))
+        return statistics_of(values[:, -1:] if self.own_clocks else values)
 
     def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
         """Exact derivative of `metric` along the flow at every saved point."""
@@ -337,9 +341,10 @@ class Trajectory:
         line = f"  end         {when} ({self.units} units), log‖a‖₁ = {in_range(self.log_norm[..., -1])}"
         if self.path_length is None:
             return line
+        of = " of the matrices" if self.view == "full" else ""
         if np.all(np.isfinite(self.path_length[..., -1])):
-            return f"{line}, path {in_range(self.path_length[..., -1])}"
-        return f"{line}, log path {in_range(self.log_path_length[..., -1])}"
+            return f"{line}, path{of} {in_range(self.path_length[..., -1])}"
+        return f"{line}, log path{of} {in_range(self.log_path_length[..., -1])}"
 
     def plot(
         self,
@@ -391,6 +396,7 @@ class Trajectory:
         if self.model.has_constant_mode and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
         data.attrs["values"] = self.model.classes - 1
+        data.attrs["by_size"] = self.view == "full"
         return list(found), data
 
     @property
@@ -411,6 +417,8 @@ class Trajectory:
     def _title(self) -> str:
         told = [self.model.describe(short=True), self._start_in_words()]
         told += [self._steps_in_words()] if self.iterations is not None else []
+        if self.model.has_constant_mode and self.view == "reduced":
+            told.append("without the constant mode")
         return textwrap.fill(f"{', '.join(filter(None, told))}: {self.status}", 100)
 
     # --- labelled arrays and files ---------------------------------------------------------------
@@ -451,7 +459,8 @@ class Trajectory:
     def to_dataframe(self, metrics: Sequence[metrics.Metric] | None = None) -> Any:
         """Clocks, singular values, directions and metrics, a row for each saved point (pandas).
 
-        Left out, `metrics` are KL and M, the latter where the run has one.
+        Left out, `metrics` are KL and M, the latter where the run has one. The constant mode of the
+        squared error, which has no share of the direction, is `a_0`.
         """
         import pandas
 
@@ -459,6 +468,8 @@ class Trajectory:
         columns: dict[str, Any] = {"log10_time": self.log10_time, "log_norm": self.log_norm}
         if self.iterations is not None:
             columns = {"iteration": self.iterations} | columns
+        if self.model.has_constant_mode and self.view == "reduced":
+            columns["a_0"] = self.a[:, 0]
         for kind in ("a", "a_hat"):
             for i in data["mode"].values:
                 columns[f"{kind}_{i}"] = data[kind].sel(mode=i).values

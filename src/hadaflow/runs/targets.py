@@ -253,7 +253,11 @@ class Norm(_Growing):
 
 @dataclasses.dataclass(frozen=True)
 class PathLength(_Growing):
-    """Stop at a path length: the time of the normalized gradient flow (Eq. 22)."""
+    r"""Stop at a path length: the time of the normalized gradient flow (Eq. 22).
+
+    That is $\int\lVert da\rVert$ in the reduced view, and the path of the matrices,
+    $\int\lVert(dW, dH)\rVert$ in raw units, in the full one: two clocks, and two places.
+    """
 
     spelled: ClassVar[str] = "path"
 
