@@ -116,17 +116,7 @@ def test_times_files_units_and_saving(hadaflow, tmp_path):
 
 
 def test_a_picture_never_overwrites_its_trajectory(hadaflow, tmp_path):
-    hadaflow(
-        "solve",
-        "--classes",
-        4,
-        "--start",
-        "1,2,3",
-        "--until",
-        "time:1",
-        "--out",
-        tmp_path / "r.png",
-    )
+    hf.solve(hf.UFM(4), [1, 2, 3], hf.Time(1.0)).save(tmp_path / "r.png")
     code, _, err = hadaflow("plot", tmp_path / "r.png")
     assert code == 2 and "would overwrite" in err
     assert hf.load(tmp_path / "r.png").status == "reached"
@@ -205,7 +195,7 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         ("solve --classes 4 --start 1,1,2 --until soon", "`until` must be one of time:NUMBER"),
         (
             "solve --classes 4 --start 1,1,2 --until collapse:0",
-            "`tolerance` must be a positive number",
+            "`until` must have a positive number behind its colon",
         ),
         ("solve --classes 4 --start 1,1,2 --until steady:1e-3", "cannot be Steady"),
         ("solve --classes 4 --start 1,1,2 --metric entropy", "Unknown metric 'entropy'"),
@@ -278,6 +268,8 @@ def test_train_saves_and_shows(hadaflow, tmp_path):
         (f"hunt {'x' * 100_000} --classes 4", "Unknown metric"),
         (f"reproduce {'x' * 100_000}", "Unknown figure"),
         (f"verify {'x' * 100_000}", "Unknown claim"),
+        ("verify l2-counterexampl", r"\(did you mean l2-counterexample\?\)"),
+        ("solve --classes 4 --start 1,1,2 --out x.txt", "`out` must be the name of a NetCDF file"),
     ],
 )
 def test_errors_are_one_line_and_exit_2(hadaflow, arguments, message, tmp_path, monkeypatch):

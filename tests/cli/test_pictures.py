@@ -32,13 +32,14 @@ def saved(run_line, tmp_path):
     hf.solve(hf.UFM(8), FIGURE_1, hf.Time(1e3), points=20).save(tmp_path / "one.nc")
     hf.solve(hf.UFM(8), "figure1", hf.Norm(9.0), points=9).save(tmp_path / "two.nc")
     hf.solve(hf.UFM(8), np.eye(7) + 0.1, hf.Norm(9.0), points=9).save(tmp_path / "many.nc")
+    hf.solve(hf.UFM(8), np.eye(7) + 0.1, hf.Norm(9.0)).save(tmp_path / "ends.nc")
     return tmp_path
 
 
 def test_several_files_are_compared(run_line, saved):
     code, out, err = run_line("plot", "one.nc", "two.nc", "many.nc", "--metric", "kl")
-    assert (code, out, err) == (0, "wrote one.png\n", "")
-    assert (saved / "one.png").stat().st_size > 10_000
+    assert (code, out, err) == (0, "wrote one-two-many.png\n", "")
+    assert (saved / "one-two-many.png").stat().st_size > 10_000
     code, out, _ = run_line("plot", "one.nc", "two.nc", "--out", "c.svg", "--json")
     assert json.loads(out) == {"picture": "c.svg"}
     text = (saved / "c.svg").read_text()
@@ -59,6 +60,9 @@ def test_several_files_are_compared(run_line, saved):
         ("plot one.nc two.nc --out two.nc", "would overwrite"),
         ("plot one.nc --spread wide", "`spread` must be one of auto"),
         ("plot one.nc nowhere.nc", "there is no such file"),
+        ("plot ends.nc --x log_norm", "`x` is for curves"),
+        ("plot ends.nc --spread all", "(`--points 50`)"),
+        ("plot one.nc ends.nc --metric kl", "`runs` must hold curves"),
         ("resume nowhere.nc", "there is no such file"),
         ("resume one.nc --metric kk", "Unknown metric"),
     ],

@@ -338,8 +338,27 @@ def test_penalties_beside_smoothing_leave_the_modes_real():
     assert "angles" not in run.arrays and np.isfinite(run.measure("l2")).all()
 
 
-def test_labels_with_zeros_never_settle():
+def test_labels_with_zeros_grow_for_ever_or_come_to_rest():
     model = hf.UFM(4, label_distribution=(0.8, 0.2, 0, 0))
     assert not model.settles
     run = hf.solve(model, [0.1, 0.2, 0.3], hf.Collapse(1e-3), progress=None)
     assert run.status == "failed" and "rounding" in run.message
+    with pytest.raises(hf.InputError, match="Steady for labels that are zero for some class"):
+        hf.solve(model, [0.1, 0.2, 0.3], "steady")
+    # The logit of class 3 is not pulled down by a dead mode 2: the others trade off, and rest.
+    model = hf.UFM(6, label_distribution=(0.6, 0.1, 0.1, 0, 0.1, 0.1))
+    early, late = (hf.solve(model, [0.3, 0.45, 0.6], hf.Time(t)) for t in (1e3, 1e20))
+    assert late.status == "reached" and "at rest since" in late.message
+    np.testing.assert_allclose(late.a[-1, [0, 2]], early.a[-1, [0, 2]], rtol=1e-8)
+    run = hf.solve(model, [0.3, 0.45, 0.6])
+    assert run.status == "never-collapses" and "come to rest" in run.message
+
+
+def test_modes_that_die_are_named():
+    model = hf.UFM(6, label_distribution=(0.599, 0.1, 0.1, 0.001, 0.1, 0.1))
+    assert hf.fixed_point(model)[1] < 0
+    run = hf.solve(model, [0.3, 0.45, 0.6])
+    assert run.status == "steady" and run.message.endswith("; mode 2 dies out.")
+    assert "of singular values above 1e-12 of the largest" in run.message
+    alive = hf.solve(hf.UFM(6, label_smoothing=0.1), [0.3, 0.45, 0.6])
+    assert alive.message.startswith("All relative speeds are below 1e-08 at")

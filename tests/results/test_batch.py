@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import hadaflow as hf
 
@@ -39,7 +40,11 @@ def test_runs_are_counted_gone_through_and_taken_one_by_one(batch, long_batch):
 
 def test_some_of_the_runs(batch):
     late = batch[batch.log10_time[:, -1] > 50]
-    assert 0 < len(late) < 6 and late.message == f"{len(late)} runs: {len(late)} collapsed."
+    assert 0 < len(late) < 6 and len(late.statuses) == len(late)
+    assert late.message == f"{len(late)} runs until collapse:0.001: {len(late)} collapsed."
+    assert repr(late).startswith(f"<Batch collapsed: {len(late)} runs, 2 points")
+    assert batch[3].message.startswith("Collapsed at log10 t = ")
+    assert batch[3].message.endswith(" (until collapse:0.001).")
     np.testing.assert_array_equal(batch[1:4].a, batch.a[1:4])
     np.testing.assert_array_equal(batch[[5, 0]].a[1], batch.a[0])
     for odd in (6, -7, "a", 1.5, [], slice(6, 9), np.ones(3, dtype=bool)):
@@ -50,7 +55,9 @@ def test_some_of_the_runs(batch):
 def test_mixed_ends_are_counted():
     model = hf.UFM(4, depth=3)
     runs = hf.solve(model, [[8.0, 8.0, 0.7], [1.0, 1.0, 1.1], [1.0, 0.9, 1.1]], hf.Collapse(1e-3))
-    assert runs.status == "mixed" and runs.message == "3 runs: 2 collapsed, 1 never-collapses."
+    assert runs.status == "mixed" and (
+        runs.message == "3 runs until collapse:0.001: 2 collapsed, 1 never-collapses."
+    )
     assert runs.statuses[0] == "never-collapses" and "rank 2" in runs.messages[0]
     assert runs[0].status == "never-collapses" and runs[1:].status == "collapsed"
 
@@ -119,3 +126,35 @@ def test_pictures_of_batches_say_what_lines_and_bands_are(batch, long_batch):
     assert "mean ± standard error of 6 runs" in means.legends[0].get_texts()[0].get_text()
     with pytest.raises(hf.InputError, match="`spread` must be one of auto, quantiles"):
         long_batch.plot(spread="sd")
+
+
+@pytest.mark.parametrize(
+    "asked", [{"x": "log_norm"}, {"spread": "all"}, {"ax": Figure().subplots()}]
+)
+def test_no_curves_are_made_of_start_and_end(batch, asked):
+    with pytest.raises(hf.InputError, match=rf"`{next(iter(asked))}` is for curves.*points=50"):
+        batch.plot(metrics="kl", **asked)
+    usual = batch.plot(metrics="kl", x="auto", spread="auto", ax=None)
+    assert [axis.get_xlabel() for axis in usual.axes] == [
+        axis.get_xlabel() for axis in batch.plot(metrics="kl").axes
+    ]
+    with pytest.raises(
+        hf.InputError, match=r"`runs` must hold curves.*run of 'ends' only.*points=50"
+    ):
+        hf.compare({"one": batch[0], "ends": batch}, "kl")
+    # One run of them has two points, and a line between them would be invented, too.
+    for line in batch[0].plot(metrics="kl").axes[0].lines:
+        assert (line.get_linestyle(), line.get_marker()) == ("None", "o")
+
+
+def test_ends_are_counted_whatever_they_are():
+    starts = [[1.0] * 7, [1, 1, 1, 1, 0.1, 0.1, 0.2], [0.3, 0.2, 0.1, 0.5, 0.6, 0.7, 0]]
+    runs = hf.solve(MODEL, starts, hf.Collapse(1e-3))
+    times, _, kl = runs.plot(metrics="kl").axes
+    assert "2 of 3 at $t = 0$" in times.get_xlabel() and "1 of 3: infinite" in kl.get_xlabel()
+    assert "in $10^{-7}$" in kl.get_xlabel(), "no offset beside the axis, which runs into its label"
+    np.testing.assert_allclose(lines_of(times)[0], [2 / 3, 1])
+    np.testing.assert_allclose(lines_of(kl)[0], [0, 1 / 3, 2 / 3])
+    same = hf.solve(MODEL, STARTS, hf.Time(1e3)).plot(metrics="a_hat")
+    assert len(same.axes) == 2 and "all at log10 t = 3" in same.get_suptitle()
+    assert len(same.axes[1].lines) == 7  # one for each mode

@@ -108,3 +108,51 @@ def test_odd_comparisons_are_refused(collapse):
         hf.compare({"a": collapse, "b": 3})
     with pytest.raises(hf.InputError, match="same units"):
         hf.compare({"a": collapse, "b": raw})
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: hf.solve(hf.UFM(8, imbalance=((4, 5), (4, 1))), np.full(7, 0.1), hf.Time(10.0)),
+        lambda: hf.solve(hf.UFM(5), hf.circulant([1 + 0.2j, 0.3 + 0.5j]), hf.Norm(20.0)),
+    ],
+)
+def test_what_a_run_does_not_have_is_left_out_if_nothing_is_said(run, collapse):
+    """M is not told by the singular values of imbalance, or of modes with phases."""
+    run = run()
+    names = [axis.get_ylabel() for axis in run.plot().axes]
+    assert len(names) == 3 and not any("$M$" in name for name in names)
+    assert list(run.to_dataframe().columns)[-1] == "kl"
+    assert len(hf.compare({"it": run, "other": collapse}).axes) == 1
+    for asked in (run.to_dataframe, run.plot):
+        with pytest.raises(hf.InputError, match="`l2`"):
+            asked(metrics=["l2"])
+    assert list(collapse.to_dataframe().columns)[-2:] == ["kl", "l2"]
+
+
+def test_no_axis_is_chosen_that_hides_the_beginning(collapse):
+    """A descent that ends early has half of its story before t = 1, where log10 log10 t has no number."""
+    early = hf.solve(hf.UFM(8), np.linspace(0.1, 1.0, 7), hf.Time(20.0))
+    late = hf.solve(hf.UFM(8, depth=3), FIGURE_1, hf.Time(1e30))
+    figure = hf.compare({"early": early, "late": late}, "kl")
+    (axis,) = figure.axes
+    drawn = axis.lines[0].get_ydata()[np.isfinite(axis.lines[0].get_xdata())]
+    assert drawn[0] == early.measure("kl")[0]
+
+
+def test_legends_are_no_wider_than_their_figure(collapse):
+    names = [f"a run with a long name, number {i}" for i in range(4)]
+    for metrics in ("kl", ("kl", "l2")):
+        figure = hf.compare(dict.fromkeys(names, collapse), metrics)
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
+def test_a_descent_says_how_it_was_stepped():
+    start = hf.gaussian(hf.UFM(4), 0.1, [0, 1])
+    run = hf.descend(hf.UFM(4), start, 50, 0.1, momentum=0.9, points=5)
+    assert "iterations  50, learning rate 0.1, momentum 0.9" in str(run)
+    assert "learning rate 0.1, momentum 0.9" in run.plot().get_suptitle()
+    turned = hf.solve(hf.UFM(5), hf.circulant([1 + 0.2j, 0.3 + 0.5j]), hf.Norm(5.0))
+    assert "modes with phases" in turned.plot().get_suptitle()

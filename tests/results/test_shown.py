@@ -83,3 +83,27 @@ def test_tables_of_runs(results):
 def test_other_results_print_readably():
     best = hf.max_margin(MODEL, hf.hadamard(MODEL, [1.0] * 7))
     assert "KKT residual" in str(best) and "value 7 (at best 7)" in str(best)
+
+
+def test_small_results_print_readably(results):
+    run = results["run"]
+    (dip, *_) = run.extremes("l2")
+    assert str(dip).startswith("minimum 0.") and "at log10 t = " in str(dip)
+    (half,) = run.crossings("kl", run.measure("kl").mean())
+    assert str(half).startswith("falls through ")
+    foretold = hf.predict_collapse(MODEL, FIGURE_1)
+    assert "collapse foretold at log‖a‖₁ = " in str(foretold)
+    mean = results["descent"].statistics("kl")
+    assert str(mean).startswith("mean ± standard error over runs: 0.") and "→" in str(mean)
+    cost = hf.estimate(MODEL, FIGURE_1)
+    for result in (dip, foretold, mean, cost):
+        assert str(result).split(" (")[0] in result._repr_html_()
+    assert repr(results["hunt"]) == "<Hunt certified: l2, K = 8>"
+
+
+def test_prints_say_nothing_of_what_was_not_done():
+    still = hf.solve(MODEL, [1.0] * 7)
+    assert "0 steps\n" in str(still)
+    blocks = hf.UFM(8, imbalance=((4, 5), (4, 1)))
+    lines = str(hf.solve(blocks, [0.1] * 7, hf.Time(1.0))).splitlines()
+    assert all(line == line.rstrip() for line in lines)

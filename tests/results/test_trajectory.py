@@ -220,3 +220,35 @@ def test_statistics_over_runs():
     alone = hf.descend(model, hf.gaussian(model, 0.1, 0), 20, 0.1, points=3, progress=None)
     np.testing.assert_array_equal(alone.statistics("loss").mean, alone.measure("loss"))
     assert np.isnan(alone.statistics("loss").standard_error).all()
+
+
+def test_statistics_and_quantiles_speak_of_the_same_points():
+    starts = np.random.default_rng(0).uniform(0.1, 1, (4, 3))
+    own = hf.solve(hf.UFM(4), starts, hf.Collapse(1e-2))
+    assert own.quantiles("kl").shape == (5, 1) and own.statistics("kl").mean.shape == (1,)
+    np.testing.assert_allclose(own.statistics("kl").mean, own.measure("kl")[:, -1:].mean(axis=0))
+    common = hf.solve(hf.UFM(4), starts, times=[1.0, 2.0])
+    assert common.quantiles("kl").shape == (5, 3) and common.statistics("kl").mean.shape == (3,)
+
+
+def test_a_full_view_says_what_its_numbers_are_of():
+    """Its path is that of the matrices, and its singular values have ranks instead of modes."""
+    model = hf.UFM(4)
+    state = hf.hadamard(model, [0.1, 0.2, 0.3])
+    full, reduced = (hf.solve(model, s, hf.Time(1.0), points=5) for s in (state, [0.1, 0.2, 0.3]))
+    assert "path of the matrices" in str(full) and "path of" not in str(reduced)
+    assert full.path_length[-1] > 1.5 * reduced.path_length[-1]
+    for run, kind in ((full, "singular value\n(by size)"), (reduced, "mode")):
+        figure = run.plot()
+        assert figure.legends[0].get_title().get_text() == kind
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert not any(box.overlaps(axis.get_window_extent()) for axis in figure.axes)
+
+
+def test_the_constant_mode_is_told():
+    run = make("mse")
+    table = run.to_dataframe()
+    np.testing.assert_array_equal(table["a_0"], run.a[:, 0])
+    np.testing.assert_array_equal(table["a_1"], run.a[:, 1])
+    assert "without the constant mode" in run.plot().get_suptitle()

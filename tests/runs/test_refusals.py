@@ -21,6 +21,14 @@ def blocks(a=(0.3,) * 7, **options):
 
 
 TABLE = [
+    (lambda: hf.certify("kl", ["1", "1"]), "`a` must hold K − 1 singular values, K a power of two"),
+    (lambda: hf.solve(hf.UFM(8), [-1] * 7), "`start` must hold finite singular values"),
+    (lambda: hf.solve(hf.UFM(8), [1.0] * 7, [1, 10, 100]), "are kept go to `times=`"),
+    (lambda: hf.solve(hf.UFM(8), [1.0] * 7, "time:1").plot("x.foo"), "`path` must end in one of png"),
+    (lambda: hf.solve(hf.UFM(8), [1.0] * 7, "collapse:-1"),
+     "`until` must have a positive number behind its colon, but is 'collapse:-1'"),
+    (lambda: hf.resume(hf.solve(hf.UFM(8), [1.0] * 7, "time:1"), "time:1e4"),
+     "`progress` must be \"auto\", None or a function"),
     (lambda: hf.UFM(1), "`classes` must be from 2 to 2^24, but is 1"),
     (lambda: hf.UFM(2**24 + 1), "`classes` must be from 2 to 2^24"),
     (lambda: hf.UFM(8, depth=0), "`depth` must be a whole number of at least 1, but is 0"),

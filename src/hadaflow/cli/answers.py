@@ -15,7 +15,6 @@ import typer
 
 from hadaflow.base.errors import InputError, printable, visible
 from hadaflow.base.interruption import asked, exit_code, held_back, let_through
-from hadaflow.base.words import counted
 
 if TYPE_CHECKING:
     from hadaflow.results.trajectory import Trajectory
@@ -67,17 +66,14 @@ def finish(
 
 
 def _lines(run: Trajectory, values: dict[str, Any]) -> list[str]:
-    """First and last value of each metric, of a batch their means; the summary has KL already."""
-    from hadaflow.cli.documents import is_batch
+    """First and last value of each metric, of a batch from the least to the most, as KL above them."""
+    from hadaflow.results.trajectory import in_range
 
-    several = is_batch(run)
-    found = []
-    for name, of_runs in values.items():
-        if name != "kl":
-            shown = of_runs.mean(axis=0) if several else of_runs
-            mean = f" (mean of {counted(len(of_runs), 'run')})" if several else ""
-            found.append(f"  {name:<11} {shown[0]:.6g} → {shown[-1]:.6g}{mean}")
-    return found
+    return [
+        f"  {name:<11} {in_range(of_runs[..., 0], 6)} → {in_range(of_runs[..., -1], 6)}"
+        for name, of_runs in values.items()
+        if name != "kl"
+    ]
 
 
 def _described(

@@ -16,6 +16,7 @@ from hadaflow.base.errors import InputError, shown
 from hadaflow.base.files import read_text_file
 from hadaflow.model.losses import LOSSES, CrossEntropy, spelling
 
+_NO_RUNS = (".png", ".pdf", ".svg", ".jpg", ".txt", ".csv", ".json", ".html", ".npy", ".npz")
 _DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
 
 
@@ -285,9 +286,14 @@ def check_summary(summary: bool, as_json: bool) -> None:
         raise InputError("Argument `summary` goes with --json alone: text has no arrays.")
 
 
-def check_output(out: Path | None) -> None:
-    """Refuse before the work what would fail after it."""
+def check_output(out: Path | None, run: bool = False) -> None:
+    """Refuse before the work what would fail after it, and for a `run` names of other kinds of files."""
     from hadaflow.base.files import check_writable
 
     if out is not None:
+        if run and out.suffix.lower() in _NO_RUNS:
+            raise InputError(
+                f"Argument `out` must be the name of a NetCDF file, such as {out.stem[:40]}.nc, but is "
+                f"{shown(str(out))}."
+            )
         check_writable(out)

@@ -55,6 +55,7 @@ app = typer.Typer(
 )
 
 
+_LONG_NAME = 100  # letters of a picture's name
 _TRAIN_METRICS = ("loss", "kl", "l2", "alignment_w", "alignment_h", "alignment_z", "residual")
 
 
@@ -122,7 +123,7 @@ def solve_command(
     for name in metric or []:
         check_metric(name, begin.view, model)
     state = begin.of_solve(model, units.value)
-    check_output(out)
+    check_output(out, run=True)
     asked: dict[str, Any] = {
         "until": until,
         "times": None if times is None else parse_numbers("times", times),
@@ -167,7 +168,7 @@ def train_command(
     names = metric or [name for name in _TRAIN_METRICS if applies(name, begin.view, model)]
     for name in names:
         check_metric(name, begin.view, model)
-    check_output(out)
+    check_output(out, run=True)
     state = begin.of_train(model, units.value)
     run = descend(
         model, state, steps, lr, momentum=momentum, points=points, units=units.value,
@@ -215,7 +216,7 @@ def plot_command(
                      "whether they have their own times]."),
     ] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="Picture to write [default: the first FILE with .png].")
+        Path | None, typer.Option(help="Picture to write [default: named after the files].")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:  # fmt: skip
@@ -223,23 +224,30 @@ def plot_command(
     from hadaflow.results.batch import load
     from hadaflow.results.compare import compare
     from hadaflow.results.plotting import check_picture
-    from hadaflow.results.trajectory import PANELS
 
     for file in files:
         if not file.name:
             raise InputError(f"Cannot read a run from {shown(str(file))}: it is a folder.")
-    target = files[0].with_suffix(".png") if out is None else out
+    target = _picture_of(files) if out is None else out
     if target.resolve() in [file.resolve() for file in files]:
         raise InputError(
             f"The picture would overwrite {shown(str(target))}: give another name with --out."
         )
-    check_picture(target)
+    check_picture(target, "out")
     if len(files) == 1:
-        load(files[0]).plot(target, metrics=metric or PANELS, x=x, spread=spread)
+        load(files[0]).plot(target, metrics=metric or None, x=x, spread=spread)
     else:
         runs = {name: load(file) for name, file in zip(_names(files), files, strict=True)}
-        compare(runs, metric or ("kl", "l2"), x=x, spread=spread, path=target)
+        compare(runs, metric or None, x=x, spread=spread, path=target)
     say(json.dumps(strict({"picture": str(target)})) if as_json else f"wrote {target}")
+
+
+def _picture_of(files: list[Path]) -> Path:
+    """Beside the first file and named after all of them, or after the first where that is long."""
+    name = "-".join(file.stem for file in files)
+    if len(name) > _LONG_NAME:
+        name = f"{files[0].stem[:_LONG_NAME]}-and-{len(files) - 1}-more"
+    return files[0].with_name(f"{name}.png" if len(files) > 1 else f"{files[0].stem}.png")
 
 
 def _names(files: list[Path]) -> list[str]:
@@ -271,7 +279,7 @@ def resume_command(
     before = load(file)
     for name in metric or []:
         check_metric(name, before.view, before.model)
-    check_output(out or file)
+    check_output(out or file, run=True)
     run = resume(before, progress=None if as_json else "auto")
     if run is before and not as_json:
         say("nothing is left to do: the run has ended")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hadaflow.base.words import counted
+
 if TYPE_CHECKING:
     from hadaflow.results.trajectory import Trajectory
 
@@ -110,6 +112,11 @@ def _told(values: dict[str, np.ndarray], arrays: dict[str, Any]) -> dict[str, An
     clocks = {}
     if np.isneginf(arrays["log10_time"].flat[0]):
         clocks["log10_time"] = "−∞ (null) at the start, where t = 0"
+        if arrays["log_path_length"] is not None:
+            clocks["log_path_length"] = "−∞ (null) at the start, where the path is 0"
+    early = int(np.sum(np.isnan(arrays["log10_log10_time"])))
+    if early:
+        clocks["log10_log10_time"] = f"undefined (null) at {counted(early, 'point')}, up to t = 1"
     return {"metrics": values, "notes": clocks | _notes({**values, **directions})}
 
 

@@ -207,7 +207,7 @@ def rise_command(
 
     check_output(out)
     if picture is not None:
-        check_picture(picture)
+        check_picture(picture, "picture")
         check_output(picture)
     found = worst_rise(
         metric, model, C=exact_unbalanced(unbalanced), low=low, high=high, starts=starts,
@@ -247,7 +247,7 @@ def atlas_command(
     if out is None and not as_json:
         out = Path(f"atlas-{_label(model)}.png")
     if out is not None:
-        check_picture(out)
+        check_picture(out, "out")
         check_output(out)
     found = atlas(
         model, starts=starts, seconds=seconds, seed=seed, progress=None if as_json else "auto"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.base.errors import InputError, shown
-from hadaflow.base.progress import Report
+from hadaflow.base.progress import Report, check_progress
 from hadaflow.descent.descend import descend
 from hadaflow.flow.solver import solve
 from hadaflow.results.batch import Batch, made_of, said_of
@@ -22,10 +22,12 @@ def resume(run: Trajectory, progress: str | Report | None = "auto") -> Trajector
     """Go on with a run that did not come to its end, from its last state, as it was asked for.
 
     Of a batch the runs that did not. A run that has ended is returned as it is. Saved points of the two
-    parts stand one after the other.
+    parts stand one after the other. To follow one further than it was asked to go, start `solve` from
+    its `state(-1)`.
     """
     if not isinstance(run, Trajectory):
         raise InputError(f"Argument `run` must be a trajectory, but is {shown(run)}.")
+    check_progress(progress)
     if isinstance(run, Batch):
         return _batch(run, progress)
     if run.status not in _UNFINISHED:
@@ -148,7 +150,7 @@ def together(runs: list[Trajectory], like: Batch) -> Trajectory:
     arrays = {n: np.stack([lengthened(r.arrays[n]) for r in runs]) for n in runs[0].arrays}
     clocks = {n: np.stack([lengthened(getattr(r, n)) for r in runs]) for n in _CLOCKS}
     statuses = [run.status for run in runs]
-    status, message = said_of(statuses)
+    status, message = said_of(statuses, like.settings)
     said = {"statuses": statuses, "messages": [run.message for run in runs]}
     return made_of(
         model=like.model, view=like.view, arrays=arrays, **clocks, units=like.units, status=status,

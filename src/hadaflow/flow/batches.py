@@ -266,7 +266,7 @@ def _together(request: Request, parts: list[_Part], count: int, said: dict[str, 
             statuses[i], messages[i] = status, message
         methods[part.method] += len(part.index)
         steps[part.index] = part.steps
-    status, message = said_of(statuses)
+    status, message = said_of(statuses, request.settings)
     return Batch(
         model=request.model,
         view="reduced",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.base.memory import in_words
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.flow.batches import check_memory, compile_seconds, sample
 from hadaflow.flow.choice import check_method, choose
 from hadaflow.flow.lanes import cores
@@ -36,6 +37,9 @@ class Estimate:
             f"{self.method} ({self.reason}): about {in_words(self.memory_bytes)} of memory and "
             f"{time}, {first}"
         )
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
 
 def estimate(

@@ -32,7 +32,7 @@ from hadaflow.model.views.circulant import CirculantView
 from hadaflow.model.views.reduced import SymmetricView
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
-from hadaflow.runs.recording import Clocks, record, spectra, status_of
+from hadaflow.runs.recording import Clocks, dying_modes, record, spectra, status_of
 from hadaflow.runs.requests import Request
 from hadaflow.runs.spacing import Profile
 from hadaflow.runs.targets import Steady, deviation
@@ -257,6 +257,9 @@ def recorded(way: Way, outcome: Outcome, decided: tuple[str, str] | None = None)
     request = way.request
     arrays, path = way.arrays(outcome.ys)
     ended = decided or status_of(request, outcome.ending, outcome.last, outcome.reason)
+    if isinstance(request.event, Steady) and ended[0] == "steady" and not request.full:
+        dying = dying_modes(arrays["log_a"][:, -request.model.modes_of_view.modes :])
+        ended = request.event.reached(request.where(outcome.last), dying)
     return record(request, arrays, Clocks.at(request, outcome.us, path), *ended, outcome)
 
 
@@ -286,7 +289,7 @@ def _march(way: Way) -> Outcome:
         at_rest = dataclasses.replace(course, number=_REST_TOLERANCE, kind=Steady)
 
         def rests(u: float, y: Any) -> bool:
-            if not request.model.settles or (event is not None and event.rests):
+            if not _may_rest(request.model) or (event is not None and event.rests):
                 return False
             return float(at_rest.left(u, y)) <= 0
 
@@ -326,6 +329,7 @@ def _march(way: Way) -> Outcome:
         return _at_rest(request, outcome, way.singular_values(final))
 
 
+<<<<<<< HEAD
 def _stopped_by_rounding(way: Way, outcome: Outcome) -> Outcome:
     """The part before the force of a loss without a log form vanished, if it has."""
     model = way.request.model
@@ -357,6 +361,11 @@ def _cut(outcome: Outcome, still: Callable[[Any], bool]) -> Outcome:
     last = bisect.bisect_left(range(len(outcome.us)), True, key=lambda i: not moves(i))
     kept = jax.tree.map(lambda y: y[: last + 1], outcome.ys)
     return dataclasses.replace(outcome, us=outcome.us[: last + 1], ys=kept)
+=======
+def _may_rest(model: UFM) -> bool:
+    """Where some label is zero a logit may fall for ever, or modes die and the others settle."""
+    return model.settles or model.soft_labels
+>>>>>>> 211e99633f616674adfc89fd5f01613eba8c5857
 
 
 def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hadaflow.base.errors import InputError
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.flow.methods.dual import knows
 from hadaflow.flow.predictions import collapse_log_norms, log10_log10_time_at_collapse
 from hadaflow.model.fitting import fitted, result_units
@@ -20,6 +21,16 @@ class CollapsePrediction(NamedTuple):
     log_norm: float  # log‖a‖₁ where max|(K−1)â − 1| has fallen to the tolerance
     log_norm_uniform: float  # where the last margin joins the smallest ones
     log10_log10_time: float  # at `log_norm`
+
+    def __str__(self) -> str:
+        return (
+            f"collapse foretold at log‖a‖₁ = {self.log_norm:.8g}, log10 log10 t = "
+            f"{self.log10_log10_time:.8g}; the direction is uniform from log‖a‖₁ = "
+            f"{self.log_norm_uniform:.8g} on"
+        )
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
 
 def predict_collapse(

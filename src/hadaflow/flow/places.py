@@ -9,6 +9,7 @@ import numpy as np
 
 from hadaflow.base.checks import as_number
 from hadaflow.base.errors import InputError
+from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.flow.solver import solve
 from hadaflow.results.trajectory import Trajectory
 
@@ -25,6 +26,14 @@ class Place(NamedTuple):
     value: float
     log10_time: float
     log_norm: float
+
+    def __str__(self) -> str:
+        when = "t = 0" if self.log10_time == -math.inf else f"log10 t = {self.log10_time:.6g}"
+        verb = f"{self.kind} through" if self.kind in ("rises", "falls") else self.kind
+        return f"{verb} {self.value:.6g} at {when}, log‖a‖₁ = {self.log_norm:.6g}"
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
 
 def extremes(run: Trajectory, metric: Any) -> list[Place]:

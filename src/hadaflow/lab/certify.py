@@ -238,8 +238,8 @@ def certify(
     if flow is None:
         if len(state) & (len(state) + 1) or not state:
             raise InputError(
-                f"Argument `flow` must be a UFM for {len(state)} singular values: left out, there "
-                "must be K − 1 of them, K a power of two."
+                "Argument `a` must hold K − 1 singular values, K a power of two, where `flow` is left "
+                f"out, but holds {len(state)}; another model is given as `flow`."
             )
         setting = Setting.walsh(len(state) + 1)
     else:

@@ -83,6 +83,10 @@ class Hunt:
             "certificate": None if proof is None else proof.to_document(),
         }
 
+    def __repr__(self) -> str:
+        found = "certified" if self.certified else "found" if self.found else "not found"
+        return f"<Hunt {found}: {self.metric}, {self.model.describe(short=True)}>"
+
     def _repr_html_(self) -> str:
         return shown_in_notebook(self)
 

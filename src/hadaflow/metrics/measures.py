@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.base.compiling import SOON, WELL, Compiled, compiled
+from hadaflow.base.compiling import SOON, WELL, Compiled
 from hadaflow.base.errors import InputError, failures_told, meant, printable, shown
 from hadaflow.base.precision import double_precision
 from hadaflow.metrics.distances import (
@@ -167,10 +167,12 @@ def check_metric(metric: Metric, view: str, model: UFM) -> None:
     raise InputError(f"Unknown metric {shown(metric)}{nearest}; allowed are {allowed}.")
 
 
-def applies(metric: str, view: str, model: UFM) -> bool:
-    """Has this model that metric?"""
+def applies(metric: str, view: str, model: UFM, turns: bool = False) -> bool:
+    """Has this model that metric, in states whose modes have phases if it `turns`?"""
     try:
         check_metric(metric, view, model)
+        if turns:
+            _check_angles(metric, model)
     except InputError:
         return False
     return True
@@ -262,22 +264,6 @@ def _padded(states: np.ndarray) -> np.ndarray:
     step = max(16, 2 ** (count.bit_length() - 3))
     missing = -count % step
     return np.concatenate([states, *[states[-1:]] * missing]) if missing else states
-
-
-def spectral_distance(name: str, values: np.ndarray) -> np.ndarray:
-    """A distance from uniform, `kl` or `l2`, of the K − 1 singular values, whatever their vectors are.
-
-    Leading axes batched.
-    """
-    with double_precision():
-        flat = values.reshape(-1, values.shape[-1])
-        found = np.asarray(_distances(name, _padded(flat)))
-        return found[: len(flat)].reshape(values.shape[:-1])
-
-
-@compiled({}, static_argnames=("name",))
-def _distances(name: str, values):
-    return jax.vmap({"kl": kl, "l2": l2}[name])(values)
 
 
 def _check_angles(metric: Metric, model: UFM) -> None:

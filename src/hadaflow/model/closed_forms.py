@@ -88,8 +88,8 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
 
     $$a^*_\chi = \frac{\tau}{K}\sum_g \mathrm{Re}\,\chi(g)\,\log q_g$$
 
-    in scaled units: the softmax equals the labels there. It is reached from a positive start when it
-    is positive; a mode whose value is negative dies instead.
+    in scaled units: the softmax equals the labels there. It is reached from a positive start when all
+    of it is positive; a mode whose value is negative dies instead, and the others settle elsewhere.
 
     With penalties $a^* = \tau\sqrt n\log(K/\tau\bar\lambda - K + 1)$ (raw) for every mode,
     $\bar\lambda = \sqrt{\lambda_W\lambda_H/n}$, and zero from $\tau\bar\lambda = 1$ on. At other depths

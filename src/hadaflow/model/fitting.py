@@ -83,7 +83,10 @@ def as_spectrum(model: UFM, start: Any) -> Spectrum:
             "Argument `start` must be singular values, or a full state made with `parameters`: "
             f"write parameters({', '.join(model.factor_names)})."
         )
-    return spectrum(start)
+    try:
+        return spectrum(start)
+    except InputError as error:  # which calls them `a`
+        raise InputError(str(error).replace("`a`", "`start`")) from None
 
 
 def check_reduced_view(model: UFM) -> None:

@@ -26,6 +26,8 @@ def uniform(
 ) -> Spectrum:  # fmt: skip
     """Singular values drawn independently and evenly between `low` and `high`.
 
+    `seeds` is one seed for one start, or a list of seeds, such as `range(20)`, for a batch of as many.
+
     Examples:
         >>> uniform(UFM(4), 1.0, 1.0).a
         array([1., 1., 1.])
@@ -38,6 +40,8 @@ def log_uniform(
     angle: float | None = None, units: str | None = None,
 ) -> Spectrum:  # fmt: skip
     """Singular values whose logarithms are even between those of `low` and `high`.
+
+    `seeds` is one seed for one start, or a list of seeds for a batch of as many.
 
     Examples:
         >>> start = log_uniform(UFM(8), 1e-6, 1.0, seeds=[0, 1])
@@ -53,6 +57,8 @@ def lognormal(
 ) -> Spectrum:  # fmt: skip
     r"""Singular values $\mathrm{scale}\cdot e^{\sigma\xi}$ with normal $\xi$: `scale` is their median.
 
+    `seeds` is one seed for one start, or a list of seeds for a batch of as many.
+
     Examples:
         >>> lognormal(UFM(4), 0.0, scale=0.5).a
         array([0.5, 0.5, 0.5])
@@ -65,6 +71,8 @@ def small(
     angle: float | None = None, units: str | None = None,
 ) -> Spectrum:  # fmt: skip
     """Singular values of one size: `scale` times numbers even between 0.5 and 1.5.
+
+    `seeds` is one seed for one start, or a list of seeds for a batch of as many.
 
     Examples:
         >>> bool(abs(small(UFM(8), 1e-3, seeds=0).a / 1e-3 - 1).max() <= 0.5)

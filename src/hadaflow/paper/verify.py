@@ -3,7 +3,7 @@
 import traceback
 from typing import Any
 
-from hadaflow.base.errors import InputError, no_device, shown
+from hadaflow.base.errors import InputError, meant, no_device, shown
 from hadaflow.base.workers import group, run_all
 from hadaflow.paper import claims as _registered  # noqa: F401 (importing registers the claims)
 from hadaflow.paper.claim import CLAIMS, FAILS, Finding
@@ -16,7 +16,9 @@ def check_ids(ids: list[str] | None) -> list[str]:
     """The claims asked for, all of them if none is named."""
     for id in ids or []:
         if id not in CLAIMS:
-            raise InputError(f"Unknown claim {shown(id)}; allowed are {', '.join(CLAIMS)}.")
+            nearest = meant(id, CLAIMS)
+            allowed = ", ".join(CLAIMS)
+            raise InputError(f"Unknown claim {shown(id)}{nearest}; allowed are {allowed}.")
     return list(dict.fromkeys(ids or CLAIMS))
 
 

@@ -61,6 +61,7 @@ _WINDOW, _CROWDED = (
     0.05,
     0.4,
 )  # of an axis; share of the story within it from which another is tried
+_LOST = 10.0  # what cannot be drawn weighs so many times what is crowded
 
 
 def check_axis(name: str, run: xr.Dataset) -> str:
@@ -85,20 +86,23 @@ def telling(runs: dict[str, xr.Dataset], panels: Sequence[str]) -> str:
 
 
 def _crowding(data: xr.Dataset, axis: Axis, panels: Sequence[str]) -> float:
-    """The largest share of all change that lies within a small part of the axis; 2 if it cannot serve."""
+    """The largest share of all change that lies within a small part of the axis.
+
+    More where some of it is lost, which no axis should cost that can be read at all.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         x = np.atleast_2d(axis.values(data))[0]
     changed = _told(data.isel(run=0) if "run" in data.dims else data, panels)
     hidden = ~np.isfinite(x)
     if np.all(hidden) or np.any(np.diff(x[~hidden]) < 0):  # not an axis, as it turns back
-        return 2.0
+        return np.inf
     first = int(np.argmin(hidden))
     lost, x, told = changed[first] - changed[0], x[~hidden], changed[~hidden]
     width = _WINDOW * (x[-1] - x[0])
     if width <= 0:
-        return 2.0
+        return np.inf
     behind = told[np.searchsorted(x, x + width, side="right") - 1] - told
-    return float(lost + behind.max())
+    return float(_LOST * lost + behind.max())
 
 
 def _told(data: xr.Dataset, panels: Sequence[str]) -> np.ndarray:

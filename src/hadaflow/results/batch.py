@@ -15,8 +15,9 @@ from hadaflow.base.lazy import xr
 from hadaflow.base.words import counted
 from hadaflow.metrics import measures as metrics
 from hadaflow.results import plotting
+from hadaflow.results.axes import AUTO, check_axis
 from hadaflow.results.files import read_run
-from hadaflow.results.trajectory import Trajectory
+from hadaflow.results.trajectory import TABLED, Trajectory
 
 
 class Batch(Trajectory):
@@ -28,6 +29,9 @@ class Batch(Trajectory):
 
     def __len__(self) -> int:
         return len(self.log_a)
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(":", f": {counted(len(self), 'run')},", 1)
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[i] for i in range(len(self)))
@@ -60,7 +64,9 @@ class Batch(Trajectory):
 
     def _ended(self, i: int) -> str:
         """Of runs side by side, which say nothing themselves."""
-        return f"{self.statuses[i].capitalize()} at log10 t = {self.log10_time[i, -1]:.8g}."
+        status, when = self.statuses[i].capitalize(), f"log10 t = {self.log10_time[i, -1]:.8g}"
+        asked = _asked_for(self.settings)
+        return f"{status} at {when}{f' ({asked.strip()})' if asked else ''}."
 
     def quantiles(
         self, metric: metrics.Metric, at: Any = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -75,11 +81,11 @@ class Batch(Trajectory):
         values = self.measure(metric)
         return np.nanquantile(values[:, -1:] if self.own_clocks else values, wanted, axis=0)
 
-    def to_dataframe(self, metrics: Sequence[metrics.Metric] = ("kl", "l2")) -> Any:
-        """The end of every run, a row for each, as a pandas table."""
+    def to_dataframe(self, metrics: Sequence[metrics.Metric] | None = None) -> Any:
+        """The end of every run, a row for each, as a pandas table; left out, `metrics` are KL and M."""
         import pandas
 
-        names, data = self.curves(list(metrics))
+        names, data = self.curves(self.defined(TABLED) if metrics is None else list(metrics))
         last = data.isel(time=-1)
         ends = {
             "status": self.statuses,
@@ -92,18 +98,45 @@ class Batch(Trajectory):
         """As that of one run, with the axis `run` in front and what became of each."""
         return super().to_xarray().assign_coords(status=("run", self.statuses))
 
-    def plot(self, path: Any = None, **how: Any) -> Any:
-        """As of one run; runs of which only the end is kept as the shares that have ended by then.
+    @property
+    def only_ends(self) -> bool:
+        """Is of every run no more kept than its start and its end? Between them lies no curve."""
+        whole = self.iterations is not None and self.iterations[-1] <= 1
+        return self.points <= 2 and not whole
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        metrics: Sequence[metrics.Metric] | metrics.Metric | None = None,
+        x: str = AUTO,
+        spread: str = AUTO,
+        ax: Any = None,
+    ) -> Any:
+        """As of one run; runs of which only the ends are kept as the shares that have ended by then.
 
         Keep more of them with `points` for curves.
         """
-        if self.points > 2 or self.log10_time.ndim == 1 or "ax" in how or "x" in how:
-            return super().plot(path, **how)
-        names, data = self.curves(how.get("metrics", ()))
+        if not self.only_ends:
+            return super().plot(path, metrics=metrics, x=x, spread=spread, ax=ax)
+        names, data = self.curves(() if metrics is None else metrics)
+        check_axis(x, data)
+        plotting.check_spread(spread)
+        for name, given, usual in (("x", x, AUTO), ("spread", spread, AUTO), ("ax", ax, None)):
+            if given is not usual and given != usual:
+                raise InputError(f"Argument `{name}` is for curves, but {self.without_curves()}")
         figure = plotting.draw_ends(data.isel(time=-1), names, self._title())
         if path is not None:
             plotting.write_picture(figure, path)
         return figure
+
+    def without_curves(self, name: str = "this batch") -> str:
+        """Why a batch of ends has none, and how it gets them, for a sentence."""
+        call = "solve" if self.iterations is None else "descend"
+        return (
+            f"of each run of {name} only the start and the end are kept: `{call}` with `points=50` "
+            "(`--points 50`) keeps the way between them."
+        )
 
     def _run(self, i: int) -> Trajectory:
         """One run, without the repetitions of its last state."""
@@ -117,7 +150,7 @@ class Batch(Trajectory):
 
     def _some(self, index: np.ndarray) -> Batch:
         statuses, messages = ([names[i] for i in index] for names in (self.statuses, self.messages))
-        status, message = said_of(statuses)
+        status, message = said_of(statuses, self.settings)
         picked = Batch(status=status, message=message, **self._fields((index,), slice(None)))
         picked.diagnostics.update(statuses=statuses, messages=messages)
         return picked
@@ -156,12 +189,17 @@ class Batch(Trajectory):
         }  # fmt: skip
 
 
-def said_of(statuses: list[str]) -> tuple[str, str]:
-    """Status and message of a batch from those of its runs."""
+def said_of(statuses: list[str], settings: dict[str, Any]) -> tuple[str, str]:
+    """Status and message of a batch from those of its runs, and what they were asked for."""
     kinds = Counter(statuses).most_common()
     status = kinds[0][0] if len(kinds) == 1 else "mixed"
     ended = ", ".join(f"{n} {kind}" for kind, n in kinds)
-    return status, f"{counted(len(statuses), 'run')}: {ended}."
+    return status, f"{counted(len(statuses), 'run')}{_asked_for(settings)}: {ended}."
+
+
+def _asked_for(settings: dict[str, Any]) -> str:
+    until = settings.get("until")
+    return f" until {until}" if until else ""
 
 
 def _is_for_each(value: Any, runs: int) -> bool:

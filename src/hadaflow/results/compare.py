@@ -10,12 +10,13 @@ from hadaflow.base.errors import InputError, shown
 from hadaflow.metrics.measures import Metric
 from hadaflow.results import plotting
 from hadaflow.results.axes import AUTO, check_axis
-from hadaflow.results.trajectory import Trajectory
+from hadaflow.results.batch import Batch
+from hadaflow.results.trajectory import TABLED, Trajectory
 
 
 def compare(
     runs: Mapping[str, Trajectory],
-    metrics: Sequence[Metric] | Metric = ("kl", "l2"),
+    metrics: Sequence[Metric] | Metric | None = None,
     *,
     x: str = AUTO,
     spread: str = AUTO,
@@ -28,7 +29,8 @@ def compare(
     Args:
         runs: Trajectories by the names they get in the legend; of a batch the middle and a band, which
             the legend explains.
-        metrics: "a", "a_hat", names of metrics or functions of your own.
+        metrics: "a", "a_hat", names of metrics or functions of your own. Left out: KL and M, or what
+            all of the runs have of them.
         x: As in `Trajectory.plot`; "auto" takes the axis on which all of them show.
         spread: How the runs of a batch are drawn, as there.
         title: Above the picture.
@@ -44,6 +46,12 @@ def compare(
             raise InputError(
                 f"Argument `runs` must hold trajectories, but {shown(name)} is {shown(run)}."
             )
+        if isinstance(run, Batch) and run.only_ends:
+            raise InputError(
+                f"Argument `runs` must hold curves, but {run.without_curves(shown(name))}"
+            )
+    if metrics is None:
+        metrics = [n for n in TABLED if all(run.defined([n]) for run in runs.values())]
     names, data = [], {}
     for name, run in runs.items():
         names, data[str(name)] = run.curves(metrics)

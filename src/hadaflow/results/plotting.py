@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import io
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _NOTEBOOK_DPI = 90
 _DRAWN_RUNS = 200  # of a batch, drawn each by itself
 _SQUEEZED = 30.0  # times as large as half of a curve is what lies in sight
 _BANDED_MODES = 3  # more bands on top of each other are mud
+_LETTERS = 14.0  # of a legend, on an inch
 _COMMON_POINTS = 400  # of the axis that runs with clocks of their own are brought to
 
 # How the runs of a batch are drawn together.
@@ -72,12 +74,13 @@ def _picture() -> Any:
     return Picture
 
 
-def check_picture(path: Path) -> str:
+def check_picture(path: Path, name: str = "path") -> str:
     """The format that the name of a picture asks for."""
     suffix = path.suffix.lower().lstrip(".")
     if suffix not in _PICTURES:
         raise InputError(
-            f"A picture must end in one of {', '.join(_PICTURES)}, but is {shown(str(path))}."
+            f"Argument `{name}` must end in one of {', '.join(_PICTURES)} for a picture, but is "
+            f"{shown(str(path))}."
         )
     return suffix
 
@@ -91,25 +94,57 @@ def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def draw_ends(ends: xr.Dataset, panels: Sequence[str], title: str = "") -> Any:
-    """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics."""
-    kinds = ["log10_time", "log_norm", *panels]
-    if np.any(np.isposinf(ends["log10_time"])):
-        kinds[0] = "log10_log10_time"
+    """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics.
+
+    A time at which all of them have ended is said in the title instead.
+    """
+    clock = "log10_log10_time" if np.any(np.isposinf(ends["log10_time"])) else "log10_time"
+    times = np.atleast_1d(ends[clock].values)
+    common = bool(np.all(times == times[0]))
+    if common:
+        title += f"\nall at {'t = 0' if np.isneginf(times[0]) else f'log10 t = {times[0]:.6g}'}"
+    kinds = [*([] if common else [clock]), "log_norm", *panels]
     with house_style():
         figure, axes = canvas(1, len(kinds), (4 * len(kinds), 3.4))
-        for axis, kind in zip(axes, kinds, strict=True):
-            values = ends[kind].values
-            seen = np.sort(values[np.isfinite(values)])  # the others have ended at t = 0
-            shares = np.linspace(1 - len(seen) / len(values), 1, len(seen) + 1)
-            if len(seen):
-                axis.step(np.append(seen[:1], seen), shares, where="post")
-            known = kind in AXES
-            label = AXES[kind].label.format(**ends.attrs) if known else _NAMES.get(kind, kind)
-            axis.set_xlabel(f"{label} at the end")
-            axis.set_ylabel(f"share of {len(values)} runs")
-            axis.set_ylim(0, 1.02)
+        for axis, kind in zip(np.ravel(axes), kinds, strict=True):
+            _draw_shares(axis, ends, kind)
         figure.suptitle(title, fontsize=11)
     return figure
+
+
+def _draw_shares(axis: Any, ends: xr.Dataset, kind: str) -> None:
+    """The share of the runs whose value at the end is at most so much; of modes, a line for each."""
+    from matplotlib.ticker import MaxNLocator
+
+    values = ends[kind].values.reshape(ends.sizes["run"], -1)
+    if kind in ("log10_time", "log10_log10_time"):  # the latter has no number up to t = 1
+        values = np.where(np.isnan(values), -np.inf, values)
+    finite = values[np.isfinite(values)]
+    # Offsets beside an axis run into its label: the power of ten is said in there.
+    power = 0 if not finite.any() else int(np.floor(np.log10(np.abs(finite).max())))
+    power = power if power < -2 or power > 4 else 0
+    runs, modes = values.shape
+    for i in range(modes):
+        ordered = np.sort(values[:, i]) / 10.0**power
+        seen = ordered[np.isfinite(ordered)]
+        before = int(np.sum(np.isneginf(ordered)))
+        shares = (before + np.arange(len(seen) + 1)) / runs
+        if len(seen):
+            color = COLORS[i % len(COLORS)]
+            axis.step(np.append(seen[:1], seen), shares, where="post", color=color)
+    notes = []
+    if power:
+        notes.append(f"in $10^{{{power}}}$")
+    if lost := int(np.sum(~np.isfinite(values[:, 0]))):  # beside what is drawn
+        what = {"log10_time": "$t = 0$", "log10_log10_time": r"$t \leq 1$"}.get(kind, "infinite")
+        notes.append(f"{lost} of {runs} at {what}" if kind in AXES else f"{lost} of {runs}: {what}")
+    known = kind in AXES
+    label = AXES[kind].label.format(**ends.attrs) if known else _NAMES.get(kind, kind)
+    axis.set_xlabel(f"{label} at the end" + (f"\n({', '.join(notes)})" if notes else ""))
+    axis.ticklabel_format(axis="x", useOffset=False)
+    axis.xaxis.set_major_locator(MaxNLocator(6))
+    axis.set_ylabel(f"share of {runs} runs")
+    axis.set_ylim(0, 1.02)
 
 
 # --- what is drawn of a run or a batch -----------------------------------------------------------
@@ -325,6 +360,8 @@ def _draw_values(
             style.pop("label", None)
         return
     center, edges = one.center_and_band(values)
+    if len(center) <= 2 and not one.spread:  # between a start and an end lies no curve
+        style |= {"ls": "", "marker": "o", "ms": 4, "clip_on": False}
     axis.plot(one.x, center, color=color, **style)
     if edges is not None and band:
         axis.fill_between(one.x, *edges, color=color, alpha=0.2, lw=0)
@@ -354,27 +391,37 @@ def _explain(figure: Any, axes: Any, drawn: dict[str, _Drawn]) -> None:
 
     says = {name: d.says() for name, d in drawn.items()}
     if len(drawn) > 1:
+        # A row of the legend is no wider than the figure.
+        room = int(_LETTERS * (figure or axes[0].figure).get_figwidth())
+        told = [textwrap.fill(f"{n}: {s}" if s else n, room) for n, s in says.items()]
         handles = [
-            Line2D([], [], color=COLORS[i % len(COLORS)], label=f"{n}: {s}" if s else n)
-            for i, (n, s) in enumerate(says.items())
+            Line2D([], [], color=COLORS[i % len(COLORS)], label=text) for i, text in enumerate(told)
         ]
         if figure is not None:
-            figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
+            longest = max(len(line) for text in told for line in text.splitlines())
+            columns = max(1, min(room // (longest + 8), len(handles), 3))
+            figure.legend(handles=handles, loc="outside lower center", ncols=columns)
         else:
             axes[0].legend(handles=handles)
         return
     (one,), (said,) = drawn.values(), says.values()
     count = one.data.sizes["mode"]
     shown_modes = [axis for axis in axes if axis.get_legend_handles_labels()[0]]
+    # In the full view they are told apart by their size alone, and may change places.
+    kind = "singular value\n(by size)" if one.data.attrs["by_size"] else "mode"
     if shown_modes and count <= _LABELLED_MODES:
-        shown_modes[0].legend(ncols=2, title="mode", title_fontsize=8)
+        named = shown_modes[0].get_legend_handles_labels()
+        if figure is None:
+            shown_modes[0].legend(*named, ncols=2, title=kind, title_fontsize=8)
+        else:  # beside the curves, none of which it covers
+            figure.legend(*named, loc="outside right upper", title=kind, title_fontsize=8)
     elif shown_modes and figure is not None:
-        _color_bar(figure, shown_modes, one.data["mode"].values)
+        _color_bar(figure, shown_modes, one.data["mode"].values, kind)
     if said and figure is not None:
         figure.legend(handles=[Line2D([], [], color="0.3", label=said)], loc="outside lower center")
 
 
-def _color_bar(figure: Any, axes: list[Any], modes: np.ndarray) -> None:
+def _color_bar(figure: Any, axes: list[Any], modes: np.ndarray, kind: str) -> None:
     """Which colour is which mode, where there are too many for a legend."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
@@ -382,4 +429,4 @@ def _color_bar(figure: Any, axes: list[Any], modes: np.ndarray) -> None:
 
     colors = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, 256)))
     scale = ScalarMappable(Normalize(float(modes[0]), float(modes[-1])), colors)
-    figure.colorbar(scale, ax=axes, label="mode", pad=0.02, aspect=30)
+    figure.colorbar(scale, ax=axes, label=kind.replace("\n", " "), pad=0.02, aspect=30)

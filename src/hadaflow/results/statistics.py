@@ -5,12 +5,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hadaflow.base.notebooks import shown_in_notebook
+
 
 class Statistics(NamedTuple):
     """Of several runs, at every saved point."""
 
     mean: np.ndarray
     standard_error: np.ndarray  # of the mean; NaN for a single run
+
+    def __str__(self) -> str:
+        ends = [f"{self.mean[i]:.6g} ± {self.standard_error[i]:.2g}" for i in (0, -1)]
+        return f"mean ± standard error over runs: {' → '.join(ends)} ({len(self.mean)} points)"
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
 
 
 def statistics_of(values: np.ndarray) -> Statistics:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # Metrics that are not functions of the direction, where ‖a‖ has no number.
 _LARGEST_LOG = 700.0
-PANELS = ("a", "a_hat", "kl", "l2")  # of a picture, if nothing is said
+# Of a picture, and of a table or a comparison, if nothing is said: those of them that a run has.
+PANELS, TABLED = ("a", "a_hat", "kl", "l2"), ("kl", "l2")
 _AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
 
 
@@ -170,7 +171,7 @@ class Trajectory:
         largest = self.model.largest_value
         if not np.all(self.a[..., index, :] <= largest):
             raise InputError(
-                f"Saved point {index} lies at log‖a‖₁ = {_range(self.log_norm[..., index])}, with "
+                f"Saved point {index} lies at log‖a‖₁ = {in_range(self.log_norm[..., index])}, with "
                 f"singular values beyond {largest:.3g}: no run can start from there."
             )
         return Spectrum(self.a[..., index, :], self.C[(..., index, *layers)], self.units, turned)
@@ -207,8 +208,12 @@ class Trajectory:
         return values
 
     def statistics(self, metric: metrics.Metric) -> Statistics:
-        """Mean of `metric` over the runs of a batch, and its standard error, at every saved point."""
-        return statistics_of(np.atleast_2d(self.measure(metric)))
+        """Mean of `metric` over the runs of a batch, and its standard error, at every saved point.
+
+        Of runs with times of their own: at their ends, as `quantiles`.
+        """
+        values = np.atleast_2d(self.measure(metric))
+        return statistics_of(values[:, -1:] if self.own_clocks else values)
 
     def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
         """Exact derivative of `metric` along the flow at every saved point."""
@@ -291,22 +296,30 @@ class Trajectory:
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
-            lines.append(f"  iterations  {int(self.iterations[-1])}")
+            lines.append(f"  iterations  {int(self.iterations[-1])}, {self._steps_in_words()}")
         lines.append(self._end_in_words())
         start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
         lines.append(
-            f"  â           {_range(start)} at the start, {_range(end)} at the end "
-            + ("" if m.imbalance else f"(collapse: {1 / (m.classes - 1):.6g})")
+            f"  â           {in_range(start)} at the start, {in_range(end)} at the end"
+            + ("" if m.imbalance else f" (collapse: {1 / (m.classes - 1):.6g})")
         )
         kl = self.measure("kl")
         why = " (infinite where a singular value is zero)" if np.any(np.isinf(kl)) else ""
-        lines.append(f"  KL          {_range(kl[..., 0])} → {_range(kl[..., -1])}{why}")
+        lines.append(f"  KL          {in_range(kl[..., 0])} → {in_range(kl[..., -1])}{why}")
         return "\n".join(lines)
 
     def _how(self) -> str:
         """By which method, and how accurately."""
         method, rtol = self.diagnostics.get("method"), self.settings.get("rtol")
-        return "" if method is None or rtol is None else f" ({method}, rtol {rtol:g})"
+        if method is None or rtol is None or (self.steps == 0 and self.points <= 1):
+            return ""  # nothing was to be done
+        return f" ({method}, rtol {rtol:g})"
+
+    def _steps_in_words(self) -> str:
+        """The numbers of a descent."""
+        names = {"learning_rate": "learning rate", "momentum": "momentum"}
+        given = {name: self.settings.get(name) for name in names}
+        return ", ".join(f"{names[name]} {value:g}" for name, value in given.items() if value)
 
     def _start_in_words(self) -> str:
         """What a start has beside its singular values."""
@@ -322,23 +335,22 @@ class Trajectory:
         if np.all(np.isneginf(self.log10_time[..., -1])):
             when = "t = 0"
         elif not np.any(np.isposinf(self.log10_time[..., -1])):
-            when = f"log10 t = {_range(self.log10_time[..., -1])}"
+            when = f"log10 t = {in_range(self.log10_time[..., -1])}"
         else:
-            when = f"log10 log10 t = {_range(self.log10_log10_time[..., -1])}"
-        line = (
-            f"  end         {when} ({self.units} units), log‖a‖₁ = {_range(self.log_norm[..., -1])}"
-        )
+            when = f"log10 log10 t = {in_range(self.log10_log10_time[..., -1])}"
+        line = f"  end         {when} ({self.units} units), log‖a‖₁ = {in_range(self.log_norm[..., -1])}"
         if self.path_length is None:
             return line
+        of = " of the matrices" if self.view == "full" else ""
         if np.all(np.isfinite(self.path_length[..., -1])):
-            return f"{line}, path {_range(self.path_length[..., -1])}"
-        return f"{line}, log path {_range(self.log_path_length[..., -1])}"
+            return f"{line}, path{of} {in_range(self.path_length[..., -1])}"
+        return f"{line}, log path{of} {in_range(self.log_path_length[..., -1])}"
 
     def plot(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        metrics: Sequence[metrics.Metric] | metrics.Metric = PANELS,
+        metrics: Sequence[metrics.Metric] | metrics.Metric | None = None,
         x: str = AUTO,
         spread: str = AUTO,
         ax: Any = None,
@@ -347,7 +359,8 @@ class Trajectory:
 
         Args:
             path: A picture to write: png, pdf, svg or jpg.
-            metrics: What to draw: "a", "a_hat", names of metrics or functions of your own.
+            metrics: What to draw: "a", "a_hat", names of metrics or functions of your own. Left out:
+                "a", "a_hat", "kl" and "l2", without M where the run has none.
             x: The axis: "log10_time", "log_norm", "log10_log10_time", "time", "path_length", and of a
                 descent "log10_iteration" and "iteration". "auto" takes the one on which the whole story
                 shows.
@@ -357,7 +370,7 @@ class Trajectory:
 
         Returns the matplotlib figure, or None where it is your own.
         """
-        names, data = self.curves(metrics)
+        names, data = self.curves(self.defined(PANELS) if metrics is None else metrics)
         figure = plotting.draw(
             {"": data}, names, x=check_axis(x, data), title=self._title(),
             spread=plotting.check_spread(spread), axes=plotting.check_axes(ax, names),
@@ -377,14 +390,13 @@ class Trajectory:
             if metric in ("a", "a_hat"):
                 found[name] = data[name]
             else:
-                known = metric in ("kl", "l2") and wanted is PANELS
-                values = self._spectral(str(metric)) if known else self.measure(metric)
-                found[name] = (self._dims("time"), values)
+                found[name] = (self._dims("time"), self.measure(metric))
         clock = {"log10_log10_time": (data["log10_time"].dims, self.log10_log10_time)}
         data = data.assign(found).assign_coords(clock)
         if self.model.has_constant_mode and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
         data.attrs["values"] = self.model.classes - 1
+        data.attrs["by_size"] = self.view == "full"
         return list(found), data
 
     @property
@@ -393,14 +405,21 @@ class Trajectory:
         times = self.log10_time
         return times.ndim > 1 and not np.array_equal(times, np.broadcast_to(times[:1], times.shape))
 
-    def _spectral(self, name: str) -> np.ndarray:
-        """A distance of the singular values from uniform, also where it is none of the matrices'."""
-        if self.view == "full":
-            return self.measure(name)
-        return metrics.spectral_distance(name, self.model.nontrivial(np.exp(self._bounded_log_a)))
+    def defined(self, names: Sequence[str]) -> list[str]:
+        """Those of the quantities that this run has; M is not told by modes with phases, for one."""
+        turns = "angles" in self.arrays
+        return [
+            name
+            for name in names
+            if name in ("a", "a_hat") or metrics.applies(name, self.view, self.model, turns)
+        ]
 
     def _title(self) -> str:
-        return textwrap.fill(f"{self.model.describe(short=True)}: {self.status}", 100)
+        told = [self.model.describe(short=True), self._start_in_words()]
+        told += [self._steps_in_words()] if self.iterations is not None else []
+        if self.model.has_constant_mode and self.view == "reduced":
+            told.append("without the constant mode")
+        return textwrap.fill(f"{', '.join(filter(None, told))}: {self.status}", 100)
 
     # --- labelled arrays and files ---------------------------------------------------------------
 
@@ -437,14 +456,20 @@ class Trajectory:
         attributes = {"units": self.units, "status": self.status, "message": self.message}
         return xr.Dataset(variables, coords, attributes)
 
-    def to_dataframe(self, metrics: Sequence[metrics.Metric] = ("kl", "l2")) -> Any:
-        """Clocks, singular values, directions and metrics, a row for each saved point (pandas)."""
+    def to_dataframe(self, metrics: Sequence[metrics.Metric] | None = None) -> Any:
+        """Clocks, singular values, directions and metrics, a row for each saved point (pandas).
+
+        Left out, `metrics` are KL and M, the latter where the run has one. The constant mode of the
+        squared error, which has no share of the direction, is `a_0`.
+        """
         import pandas
 
-        names, data = self.curves(list(metrics))
+        names, data = self.curves(self.defined(TABLED) if metrics is None else list(metrics))
         columns: dict[str, Any] = {"log10_time": self.log10_time, "log_norm": self.log_norm}
         if self.iterations is not None:
             columns = {"iteration": self.iterations} | columns
+        if self.model.has_constant_mode and self.view == "reduced":
+            columns["a_0"] = self.a[:, 0]
         for kind in ("a", "a_hat"):
             for i in data["mode"].values:
                 columns[f"{kind}_{i}"] = data[kind].sel(mode=i).values
@@ -477,8 +502,9 @@ def _number(value: float, digits: int) -> str:
     return f"{value:.{digits}g}".replace("-inf", "−∞").replace("inf", "∞")
 
 
-def _range(values: np.ndarray) -> str:
+def in_range(values: np.ndarray, digits: int = 8) -> str:
+    """Values of one run, or of several from the least to the most, with so many `digits` of one."""
     low, high = np.min(values), np.max(values)  # NaN if any is
     if low == high or np.isnan(low):
-        return _number(low, 8)
+        return _number(low, digits)
     return f"{_number(low, 6)} … {_number(high, 6)}"

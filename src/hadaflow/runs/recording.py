@@ -32,6 +32,18 @@ def status_of(
             return "failed", f"Stopped at {where}: {reason}."
 
 
+def dying_modes(log_a: np.ndarray) -> str:
+    """The modes of a reduced run, times first, that have died out by its end; nothing if none has."""
+    first, last = log_a[0], log_a[-1]
+    died = np.isfinite(first) & (last < last.max() + math.log(1e-12))
+    modes = [str(i) for i in np.flatnonzero(died) + 1]
+    if not modes:
+        return ""
+    several = len(modes) > 1
+    named = ", ".join(modes[:8]) + (", …" if len(modes) > 8 else "")
+    return f"mode{'s' if several else ''} {named} {'die' if several else 'dies'} out"
+
+
 @dataclasses.dataclass(frozen=True)
 class Clocks:
     """Times and path lengths of the saved states, the start first, in the run's units."""

@@ -216,9 +216,11 @@ def _check_until(model: UFM, until: Any, times: Any, log10_times: Any) -> Target
     if isinstance(until, str):
         return parse_target(until)
     if not isinstance(until, Target):
+        numbers = isinstance(until, list | tuple | np.ndarray)
+        hint = "; times at which states are kept go to `times=`" if numbers else ""
         raise InputError(
             "Argument `until` must be Time, Collapse, PredictedCollapse, Norm, PathLength or Steady, or "
-            f'spelled as text such as "collapse:1e-6", but is {shown(until)}.'
+            f'spelled as text such as "collapse:1e-6", but is {shown(until)}{hint}.'
         )
     return until
 

@@ -253,7 +253,11 @@ class Norm(_Growing):
 
 @dataclasses.dataclass(frozen=True)
 class PathLength(_Growing):
-    """Stop at a path length: the time of the normalized gradient flow (Eq. 22)."""
+    r"""Stop at a path length: the time of the normalized gradient flow (Eq. 22).
+
+    That is $\int\lVert da\rVert$ in the reduced view, and the path of the matrices,
+    $\int\lVert(dW, dH)\rVert$ in raw units, in the full one: two clocks, and two places.
+    """
 
     spelled: ClassVar[str] = "path"
 
@@ -278,12 +282,13 @@ class PathLength(_Growing):
 
 @dataclasses.dataclass(frozen=True)
 class Steady(_Tolerance):
-    """Stop at a steady state, for flows that settle at a finite point: soft labels, penalties, MSE.
+    """Stop at a steady state, for flows that settle at a finite point.
 
-    That is when no singular value changes by more than `tolerance` of itself per unit of time, nor by
-    more than a hundred times that while time grows e-fold (up to a hundred times as long as the model
-    takes to settle): what settles slowly is not taken for settled. A small one that is still growing
-    keeps the run going past a saddle.
+    These are soft labels that are positive for every class, penalties on all layers, and MSE. Steady is
+    when no singular value changes by more than `tolerance` of itself per unit of time, nor by more than
+    a hundred times that while time grows e-fold (up to a hundred times as long as the model takes to
+    settle): what settles slowly is not taken for settled. A small one that is still growing keeps the
+    run going past a saddle; one that dies out, below 1e-12 of the largest, counts no more.
     """
 
     tolerance: float = 1e-8
@@ -291,11 +296,22 @@ class Steady(_Tolerance):
     rests: ClassVar[bool] = True
 
     def check(self, model: UFM, rtol: float, full: bool) -> None:
-        if not model.settles:
+        if model.settles:
+            return
+        if model.soft_labels:
             raise InputError(
-                f"Argument `until` cannot be Steady for {model.loss}, whose norm grows for ever: "
-                "use Collapse or Time."
+                "Argument `until` cannot be Steady for labels that are zero for some class, whose "
+                "logit may fall for ever: use Time, Norm or PathLength."
             )
+        if model.penalized:
+            raise InputError(
+                "Argument `until` cannot be Steady for penalties on some of the layers alone, under "
+                "which these layers die while the others grow: use Collapse or Time."
+            )
+        raise InputError(
+            f"Argument `until` cannot be Steady for {model.loss}, whose norm grows for ever: "
+            "use Collapse or Time."
+        )
 
     @staticmethod
     def left(reading: Reading, number: Any) -> Any:
@@ -304,8 +320,12 @@ class Steady(_Tolerance):
         slowly = 1e-2 * jnp.exp(jnp.minimum(reading.u, 700.0))
         return jnp.log(reading.fastest / number) + jnp.log(jnp.maximum(slowly, 1.0))
 
-    def reached(self, where: str) -> tuple[str, str]:
-        return "steady", f"All relative speeds are below {self.tolerance:g} at {where}."
+    def reached(self, where: str, dying: str = "") -> tuple[str, str]:
+        """`dying` names the modes that fall for ever, and are no longer counted."""
+        counted = " of singular values above 1e-12 of the largest" if dying else ""
+        more = f"; {dying}" if dying else ""
+        said = f"All relative speeds{counted} are below {self.tolerance:g} at {where}{more}."
+        return "steady", said
 
 
 _TARGETS: dict[str, Any] = {
@@ -332,5 +352,8 @@ def parse_target(text: str) -> Target:
         raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}{near}.")
     try:
         return _TARGETS[kind](number)
-    except InputError as error:
-        raise InputError(f"Argument `until` is {shown(text)}. {error}") from None
+    except InputError as error:  # which names the number as Python does
+        allowed = str(error).partition(" must be ")[2].partition(", but is ")[0]
+        raise InputError(
+            f"Argument `until` must have {allowed} behind its colon, but is {shown(text)}."
+        ) from None
