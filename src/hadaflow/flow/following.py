@@ -329,7 +329,6 @@ def _march(way: Way) -> Outcome:
         return _at_rest(request, outcome, way.singular_values(final))
 
 
-<<<<<<< HEAD
 def _stopped_by_rounding(way: Way, outcome: Outcome) -> Outcome:
     """The part before the force of a loss without a log form vanished, if it has."""
     model = way.request.model
@@ -361,11 +360,11 @@ def _cut(outcome: Outcome, still: Callable[[Any], bool]) -> Outcome:
     last = bisect.bisect_left(range(len(outcome.us)), True, key=lambda i: not moves(i))
     kept = jax.tree.map(lambda y: y[: last + 1], outcome.ys)
     return dataclasses.replace(outcome, us=outcome.us[: last + 1], ys=kept)
-=======
+
+
 def _may_rest(model: UFM) -> bool:
     """Where some label is zero a logit may fall for ever, or modes die and the others settle."""
     return model.settles or model.soft_labels
->>>>>>> 211e99633f616674adfc89fd5f01613eba8c5857
 
 
 def _at_rest(request: Request, outcome: Outcome, a: np.ndarray) -> Outcome:
