@@ -60,7 +60,9 @@ class Batch(Trajectory):
 
     def _ended(self, i: int) -> str:
         """Of runs side by side, which say nothing themselves."""
-        return f"{self.statuses[i].capitalize()} at log10 t = {self.log10_time[i, -1]:.8g}."
+        last = f"{np.broadcast_to(self.clock, (len(self), self.points))[i, -1]:.8g}"
+        where = f"iteration {last}" if self.log10_time is None else f"log10 t = {last}"
+        return f"{self.statuses[i].capitalize()} at {where}."
 
     def quantiles(
         self, metric: metrics.Metric, at: Any = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -83,7 +85,11 @@ class Batch(Trajectory):
         last = data.isel(time=-1)
         ends = {
             "status": self.statuses,
-            "log10_time": np.broadcast_to(last["log10_time"].values, len(self)),
+            **{
+                name: np.broadcast_to(last[name].values, len(self))
+                for name in ("iteration", "log10_time")
+                if name in last.coords
+            },
             **{name: last[name].values for name in ("log_norm", *names)},
         }
         return pandas.DataFrame(ends).rename_axis("run")
@@ -97,7 +103,7 @@ class Batch(Trajectory):
 
         Keep more of them with `points` for curves.
         """
-        if self.points > 2 or self.log10_time.ndim == 1 or "ax" in how or "x" in how:
+        if self.points > 2 or self.clock.ndim == 1 or "ax" in how or "x" in how:
             return super().plot(path, **how)
         names, data = self.curves(how.get("metrics", ()))
         figure = plotting.draw_ends(data.isel(time=-1), names, self._title())
@@ -108,8 +114,8 @@ class Batch(Trajectory):
     def _run(self, i: int) -> Trajectory:
         """One run, without the repetitions of its last state."""
         last = self.points
-        if self.log10_time.ndim > 1:
-            times = self.log10_time[i]
+        if self.clock.ndim > 1:
+            times = self.clock[i]
             last = 1 + int(np.argmax(times == times[-1])) if np.isfinite(times[-1]) else last
         return Trajectory(
             status=self.statuses[i], message=self.messages[i], **self._fields((i,), slice(last))
@@ -134,10 +140,11 @@ class Batch(Trajectory):
         states = {
             n: v[i][(slice(None),) * (np.ndim(i)) + (points,)] for n, v in self.arrays.items()
         }
-        seed = self.settings.get("seed")
         settings = dict(self.settings)
-        if isinstance(seed, list) and len(seed) == len(self):
-            settings["seed"] = np.array(seed)[i].tolist()
+        for name in ("seed", "learning_rate"):
+            value = settings.get(name)
+            if isinstance(value, list) and len(value) == len(self):
+                settings[name] = np.array(value)[i].tolist()
         each = {k: v for k, v in self.diagnostics.items() if _is_for_each(v, len(self))}
         diagnostics = {
             k: v for k, v in self.diagnostics.items() if k not in each and k != "methods"
@@ -172,7 +179,7 @@ def made_of(**fields: Any) -> Trajectory:
     """The trajectory of one run, or of a batch if its states have an axis of runs."""
     arrays, times = fields["arrays"], fields["log10_time"]
     axes = arrays["log_a"].ndim - 1 if fields["view"] == "reduced" else _leading(arrays)
-    batch = axes > 1 or np.ndim(times) > 1
+    batch = axes > 1 or np.ndim(times) > 1  # that of no time is 0
     return (Batch if batch else Trajectory)(**fields)
 
 

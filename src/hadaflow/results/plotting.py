@@ -93,7 +93,9 @@ def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
 def draw_ends(ends: xr.Dataset, panels: Sequence[str], title: str = "") -> Any:
     """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics."""
     kinds = ["log10_time", "log_norm", *panels]
-    if np.any(np.isposinf(ends["log10_time"])):
+    if "log10_time" not in ends.coords:
+        kinds[0] = "iteration"
+    elif np.any(np.isposinf(ends["log10_time"])):
         kinds[0] = "log10_log10_time"
     with house_style():
         figure, axes = canvas(1, len(kinds), (4 * len(kinds), 3.4))

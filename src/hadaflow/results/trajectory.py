@@ -63,7 +63,7 @@ class Trajectory:
     model: UFM
     view: str
     arrays: dict[str, np.ndarray]
-    log10_time: np.ndarray
+    log10_time: Any  # None of a descent by iterations alone, whose steps have no time
     status: str
     message: str
     units: str = "scaled"
@@ -79,7 +79,7 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            if self.log10_log10_time is None:
+            if self.log10_log10_time is None and self.log10_time is not None:
                 known = np.where(self.log10_time > 0, self.log10_time, np.nan)
                 object.__setattr__(self, "log10_log10_time", np.log10(known))
             if self.log_path_length is None and self.path_length is not None:
@@ -93,11 +93,20 @@ class Trajectory:
     @property
     def points(self) -> int:
         """Number of saved points, the start included."""
-        return self.log10_time.shape[-1]
+        behind = 2 if self.view == "full" else 1
+        name = self.model.factor_names[0] if self.view == "full" else "log_a"
+        return self.arrays[name].shape[-1 - behind]
 
     @property
-    def time(self) -> np.ndarray:
-        """Time itself; infinite where it exceeds 1e308, so prefer `log10_time`."""
+    def reached_iteration(self) -> Any:
+        """The first iteration of a descent that met its target, or None; of a batch a list."""
+        return self.diagnostics.get("reached_iteration")
+
+    @property
+    def time(self) -> Any:
+        """Time itself; infinite where it exceeds 1e308, so prefer `log10_time`. None where that is."""
+        if self.log10_time is None:
+            return None
         with np.errstate(over="ignore"):
             return np.power(10.0, self.log10_time)
 
@@ -245,6 +254,11 @@ class Trajectory:
                 "An itinerary needs balanced layers (`C` = 0) and modes without phases: in other runs "
                 "modes do not stay zero, or turn."
             )
+        if self.log10_time is None:
+            raise InputError(
+                "An itinerary is one in time, but this trajectory has iterations alone: follow the flow "
+                "with `solve`, or plain descent."
+            )
         raw = self.units == RAW
         log_a = self.log_a - (np.log(self.model.singular_value_scale) if raw else 0.0)
         shift = np.log10(self.model.time_scale) if raw else 0.0
@@ -291,7 +305,9 @@ class Trajectory:
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
-            lines.append(f"  iterations  {int(self.iterations[-1])}")
+            lines.append(f"  iterations  {_range(self.iterations[..., -1])}")
+            if "optimizer" in self.settings:
+                lines.append(f"  optimizer   {self.settings['optimizer']}")
         lines.append(self._end_in_words())
         start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
         lines.append(
@@ -319,7 +335,9 @@ class Trajectory:
         return ", ".join(told)
 
     def _end_in_words(self) -> str:
-        if np.all(np.isneginf(self.log10_time[..., -1])):
+        if self.log10_time is None:
+            when = "the last iteration"
+        elif np.all(np.isneginf(self.log10_time[..., -1])):
             when = "t = 0"
         elif not np.any(np.isposinf(self.log10_time[..., -1])):
             when = f"log10 t = {_range(self.log10_time[..., -1])}"
@@ -380,8 +398,10 @@ class Trajectory:
                 known = metric in ("kl", "l2") and wanted is PANELS
                 values = self._spectral(str(metric)) if known else self.measure(metric)
                 found[name] = (self._dims("time"), values)
-        clock = {"log10_log10_time": (data["log10_time"].dims, self.log10_log10_time)}
-        data = data.assign(found).assign_coords(clock)
+        data = data.assign(found)
+        if self.log10_time is not None:
+            clock = {"log10_log10_time": (data["log10_time"].dims, self.log10_log10_time)}
+            data = data.assign_coords(clock)
         if self.model.has_constant_mode and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
         data.attrs["values"] = self.model.classes - 1
@@ -390,8 +410,13 @@ class Trajectory:
     @property
     def own_clocks(self) -> bool:
         """Is it a batch whose runs were kept at other times each?"""
-        times = self.log10_time
+        times = self.clock
         return times.ndim > 1 and not np.array_equal(times, np.broadcast_to(times[:1], times.shape))
+
+    @property
+    def clock(self) -> Any:
+        """What the saved points are counted by: log10 time, or iterations where there is no time."""
+        return self.iterations if self.log10_time is None else self.log10_time
 
     def _spectral(self, name: str) -> np.ndarray:
         """A distance of the singular values from uniform, also where it is none of the matrices'."""
@@ -429,11 +454,12 @@ class Trajectory:
         if self.path_length is not None:
             variables["path_length"] = (self._dims("time"), self.path_length)
         coords: dict[str, Any] = {
-            "log10_time": (("run", "time")[-self.log10_time.ndim :], self.log10_time),
             "mode": np.arange(first, first + self.log_a.shape[-1], dtype=np.int32),
         }
-        if self.iterations is not None:
-            coords["iteration"] = ("time", self.iterations)
+        clocks = {"log10_time": self.log10_time, "iteration": self.iterations}
+        for name, values in clocks.items():
+            if values is not None:
+                coords[name] = (("run", "time")[-values.ndim :], values)
         attributes = {"units": self.units, "status": self.status, "message": self.message}
         return xr.Dataset(variables, coords, attributes)
 
@@ -442,9 +468,9 @@ class Trajectory:
         import pandas
 
         names, data = self.curves(list(metrics))
-        columns: dict[str, Any] = {"log10_time": self.log10_time, "log_norm": self.log_norm}
-        if self.iterations is not None:
-            columns = {"iteration": self.iterations} | columns
+        clocks = {"iteration": self.iterations, "log10_time": self.log10_time}
+        columns: dict[str, Any] = {n: v for n, v in clocks.items() if v is not None}
+        columns["log_norm"] = self.log_norm
         for kind in ("a", "a_hat"):
             for i in data["mode"].values:
                 columns[f"{kind}_{i}"] = data[kind].sel(mode=i).values
