@@ -11,6 +11,7 @@ from .algebra.transforms import walsh_hadamard as walsh_hadamard
 from .base.cache import disable_cache as disable_cache, enable_cache as enable_cache
 from .base.errors import InputError as InputError
 from .descent.descend import descend as descend
+from .descent.race import Race as Race, race as race
 from .descent.resuming import resume as resume
 from .descent.stability import stability_limit as stability_limit
 from .flow.estimates import Estimate as Estimate, estimate as estimate

@@ -61,7 +61,9 @@ def loss_of(factors, Y, kind, temperature, decays):
         value = jnp.sum((Y - Z) ** 2) / 2
     elif kind == "hard":  # as a sum over wrong classes, whose derivative does not cancel
         wrong = jax.nn.logsumexp(jnp.where(Y > 0, -jnp.inf, Z / temperature), axis=0)
-        value = jnp.sum(jax.nn.softplus(wrong - jnp.sum(jnp.where(Y > 0, Z, 0.0), axis=0) / temperature))
+        value = jnp.sum(
+            jax.nn.softplus(wrong - jnp.sum(jnp.where(Y > 0, Z, 0.0), axis=0) / temperature)
+        )
     else:
         value = -jnp.sum(Y * jax.nn.log_softmax(Z / temperature, axis=0))
     return value + sum(d / 2 * jnp.sum(f**2) for d, f in zip(decays, factors, strict=True))

@@ -200,8 +200,8 @@ def _told_rate(rate: Any) -> Any:
 def _check_decay(model: UFM, optimizer: Optimizer) -> None:
     if model.penalized and optimizer.weight_decay:
         raise InputError(
-            f"Argument `weight_decay` is given twice: {max(model.decays):g} by the model, as part of the "
-            f"loss, and {optimizer.weight_decay:g} by the optimizer, beside it; one of them must be 0."
+            f"Argument `weight_decay` is given twice, {max(model.decays):g} by the model (part of the "
+            f"loss) and {optimizer.weight_decay:g} by the optimizer (beside it): one of them must be 0."
         )
 
 
@@ -211,8 +211,8 @@ def _check_until(model: UFM, until: Any, full: bool) -> Target | None:
     target = parse_target(until) if isinstance(until, str) else until
     if not isinstance(target, Collapse | Norm):
         raise InputError(
-            "Argument `until` must be Collapse or Norm, or spelled as collapse[:NUMBER] or norm:NUMBER, in "
-            f"a descent, which ends after `steps` otherwise, but is {shown(until)}."
+            "Argument `until` must be Collapse or Norm, or spelled as collapse[:NUMBER] or norm:NUMBER, "
+            f"in a descent, which ends after `steps` otherwise, but is {shown(until)}."
         )
     target.check(model, 1.0, full)
     return target
@@ -244,14 +244,15 @@ def _for_rates(start: Any, optimizer: Optimizer) -> Any:
     batch = start.batch if isinstance(start, Parameters) else start.a.shape[:-1]
     if batch == rates.shape:
         return start
-    if batch:
+    if batch not in ((), (1,)):
         raise InputError(
-            f"Argument `learning_rate` must be one number or as many as there are starts ({batch[0]}), but "
-            f"is {len(rates)} of them."
+            f"Argument `learning_rate` must be one number or as many as there are starts ({batch[0]}), "
+            f"but is {len(rates)} of them."
         )
 
     def repeated(values: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(values, (len(rates), *values.shape)).copy()
+        single = values.reshape(values.shape[len(batch) :])
+        return np.broadcast_to(single, (len(rates), *single.shape)).copy()
 
     if isinstance(start, Parameters):
         return dataclasses.replace(start, factors=tuple(map(repeated, start.factors)))

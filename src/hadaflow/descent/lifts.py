@@ -24,7 +24,10 @@ IDENTITY, CIRCULANT = "identity", "circulant"
 def reduced_places(
     model: UFM, start: Spectrum, optimizer: Optimizer, rotation: Any
 ) -> CoordinateDescent | None:
-    """What `optimizer` moves in the reduced view; None for descent and heavy ball, which have their own."""
+    """What `optimizer` moves in the reduced view; None for descent and heavy ball.
+
+    Those two have systems of their own, also for modes with phases and between blocks of classes.
+    """
     if rotation not in (None, IDENTITY, CIRCULANT):
         raise InputError(
             f'Argument `rotation` must be "identity" or "circulant", but is {shown(rotation)}.'
@@ -33,12 +36,12 @@ def reduced_places(
         return None
     if model.imbalance is not None:
         raise InputError(
-            f"Argument `optimizer` must be gradient descent, with or without momentum, for two blocks of "
-            f"classes in the reduced view, but is {optimizer}: follow the matrices (`hadamard`)."
+            "Argument `optimizer` must be gradient descent, with or without momentum, for two blocks "
+            f"of classes in the reduced view, but is {optimizer}: follow the matrices (`hadamard`)."
         )
     if start.angles is not None and np.any(start.angles):
         raise InputError(
-            f"Argument `optimizer` must be gradient descent, with or without momentum, for modes with "
+            "Argument `optimizer` must be gradient descent, with or without momentum, for modes with "
             f"phases in the reduced view, but is {optimizer}: follow the matrices (`hadamard`)."
         )
     places = _PLACES.get(optimizer.reduces, _no_places)(model, optimizer, rotation)
@@ -48,8 +51,8 @@ def reduced_places(
 def _no_places(model: UFM, optimizer: Optimizer, rotation: Any) -> Coordinates:
     raise InputError(
         "Argument `optimizer` must say how it reduces, as hadaflow.optimizers.elementwise(…) or "
-        "hadaflow.optimizers.spectral(…) of an optax transformation, in the reduced view; in the full view "
-        "(`hadamard`) it is taken as it is."
+        "hadaflow.optimizers.spectral(…) of an optax transformation, in the reduced view; in the full "
+        "one (`hadamard`) it is taken as it is."
     )
 
 
@@ -60,8 +63,8 @@ def _spectral_places(model: UFM, optimizer: Optimizer, rotation: Any) -> Coordin
     modes = int(np.sum(model.multiplicity_of_modes))
     if model.depth > 1 and model.feature_width < modes:
         raise InputError(
-            f"Argument `width` must be at least {modes}, one for each mode, for an optimizer that looks at "
-            f"shapes of matrices, but is {model.width}."
+            f"Argument `width` must be at least {modes}, one for each mode, for an optimizer that looks "
+            f"at shapes of matrices, but is {model.width}."
         )
     return diagonals(model)
 

@@ -1,7 +1,6 @@
 """The compiled loop of all descents, and how it is driven: states are kept at some iterations."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 from typing import Any

@@ -37,7 +37,7 @@ def relaxed() -> Any:
 
 
 def _needs_diagonals(transformation: Any) -> bool:
-    """Does it act on singular values only as the diagonals of matrices, not as vectors?"""
+    """Does it act on singular values as diagonals of matrices, and not on vectors of them?"""
     rng = np.random.default_rng(0)
     turns = [[_rotation(rng, size) for size in shape] for shape in _SHAPES]
     values = [rng.uniform(0.5, 1.5, (1 + _STEPS, min(shape))) for shape in _SHAPES]
@@ -66,8 +66,8 @@ def _needs_diagonals(transformation: Any) -> bool:
     if _agree(turned_back, _tried(transformation, diagonals)):
         return True
     raise InputError(
-        "Argument `transformation` cannot be taken as spectral: on small matrices its steps do not keep "
-        "singular vectors, so they do not commute with rotations from both sides; use it in the full view."
+        "Argument `transformation` cannot be taken as spectral: on small matrices its steps do not "
+        "commute with rotations from both sides; use it in the full view."
     )
 
 
@@ -116,7 +116,7 @@ def _run(
 
 
 def _tried(transformation: Any, numbers: Callable[[int], tuple[np.ndarray, ...]]) -> Any:
-    """`_run`, or None where it takes no arrays of these shapes."""
+    """The same, or None where it takes no arrays of these shapes."""
     try:
         return _run(transformation, numbers)
     except Exception:
