@@ -81,6 +81,7 @@ ELEMENTWISE = {
     "nadam": (lambda: opt.nadam(0.005), lambda: optax.nadam(0.005)),
     "amsgrad": (lambda: opt.amsgrad(0.005), lambda: optax.amsgrad(0.005)),
     "adan": (lambda: opt.adan(2e-3), lambda: optax.adan(2e-3)),
+    "lamb": (lambda: opt.elementwise(optax.lamb(0.01)), lambda: optax.lamb(0.01)),
     "adabelief": (lambda: opt.elementwise(optax.adabelief(0.01)), lambda: optax.adabelief(0.01)),
 }
 LOOSE = {"rmsprop": 1e-10, "rmsprop-momentum": 1e-10, "adan": 1e-10}
@@ -210,6 +211,7 @@ FAST = [
     ("amsgrad", (3,), 1, 2, 3, "penalties", "circulant"),
     ("adan", (7,), 1, 1, None, "hard", "identity"),
     ("adabelief", (2, 2), 1, 2, 3, "penalties", "identity"),
+    ("lamb", (5,), 2, 2, 5, "hard", "circulant"),
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.algebra.bases import negatives
 from hadaflow.algebra.padding import column, pad, with_front
 from hadaflow.descent.systems import SpectralDescent, System
 from hadaflow.model.ufm import UFM
@@ -87,7 +88,7 @@ class HadamardRows(Coordinates):
 
 class CirculantRows(Coordinates):
     r"""Rows of circulant matrices: $w_g = \frac1K\sum_\chi\alpha_\chi\chi(g)$, of the last layer over
-    $\sqrt n$; one entry for $g$ and $-g$.
+    $\sqrt n$.
 
     The constant mode of the layers moves as well. Where the loss does not see it, it is nobody's but
     theirs: it is `hidden`.
@@ -99,11 +100,20 @@ class CirculantRows(Coordinates):
 
     def of(self, layers: Any) -> tuple[Any, ...]:
         rows = [_character_sums(self.basis, v) / self.basis.classes for v in self._whole(layers)]
+        rows = [row[self._classes_of_elements] for row in rows] if self.basis.paired else rows
         return (*rows[:-1], rows[-1] / jnp.sqrt(self.samples))
 
     def layers(self, x: Any) -> tuple[Any, ...]:
         whole = [*x[:-1], x[-1] * jnp.sqrt(self.samples)]
+        whole = [row[self.basis.representatives] for row in whole] if self.basis.paired else whole
         return tuple(_character_sums(self.basis, row)[int(self.hidden) :] for row in whole)
+
+    @property
+    def _classes_of_elements(self) -> np.ndarray:
+        """For every element of the group the number of {g, −g}."""
+        group = self.basis.group
+        first = np.minimum(np.arange(self.basis.classes), negatives(group))
+        return np.searchsorted(self.basis.representatives, first)
 
     def _whole(self, layers: Any) -> list[Any]:
         return [pad(layer) for layer in layers] if self.hidden else list(layers)
@@ -131,13 +141,13 @@ class CoordinateDescent(System):
 
     def drive(self, x: Any) -> tuple[Any, Any]:
         """`push` as (direction, log slowness): for rules that do not ask how large it is."""
-        forces, slowness = self._forces(x)
         if self.values_of.decays is None:
-            return forces, slowness
+            return self._forces(x, exact=True)
+        forces, slowness = self._forces(x)
         return self._sized(x, forces, slowness), jnp.zeros_like(slowness)
 
-    def _forces(self, x: Any) -> tuple[Any, Any]:
-        forces, slowness = self.values_of.drive_of_loss(self.places.layers(x))
+    def _forces(self, x: Any, exact: bool = False) -> tuple[Any, Any]:
+        forces, slowness = self.values_of.drive_of_loss(self.places.layers(x), exact)
         return self.places.of(forces), slowness
 
     def _sized(self, x: Any, forces: Any, slowness: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from hadaflow.base.errors import InputError, shown
+from hadaflow.base.words import group_name
 from hadaflow.descent.coordinates import (
     CoordinateDescent,
     Coordinates,
@@ -89,8 +90,8 @@ def _check_signs(model: UFM, optimizer: Optimizer, signs: bool) -> None:
     """Are the entries of each column of one size? Then signs are all that tells rows apart."""
     if not signs:
         raise InputError(
-            f'Argument `rotation` cannot be "identity" for {optimizer} and {model.basis.describe()}, as '
-            'only characters of Z_2 × … × Z_2 are signs: say "circulant".'
+            f'Argument `rotation` cannot be "identity" for {optimizer} and {group_name(model.basis.group)}, '
+            'as only characters of Z_2 × … × Z_2 are signs: say "circulant".'
         )
     if model.depth > 2:
         raise InputError(

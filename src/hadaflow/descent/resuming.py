@@ -194,11 +194,12 @@ def _descent(run: Trajectory, progress: str | Report | None) -> Trajectory:
         model=run.model, view=run.view, arrays=arrays, log10_time=log10_time, iterations=iterations,
         status=onwards.status, message=f"Resumed; {int(iterations[-1])} iterations done.",
         units=run.units, steps=int(iterations[-1]), settings=asked,
-        diagnostics=onwards.diagnostics | _reached(onwards, int(done[-1])) | {"resumed_at": int(done[-1])},
+        diagnostics=onwards.diagnostics | _reached(onwards, int(done[-1])),
     )  # fmt: skip
 
 
 def _reached(onwards: Trajectory, before: int) -> dict[str, Any]:
-    """The iteration that met the target, counted from the first start on."""
+    """Where it went on, and the iteration that met its target, counted from the first start on."""
     at = onwards.reached_iteration
-    return {} if at is None else {"reached_iteration": before + at}
+    met = {} if at is None else {"reached_iteration": before + at}
+    return met | {"resumed_at": before}

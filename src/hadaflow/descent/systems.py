@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hadaflow.algebra.padding import pad, with_front
 from hadaflow.flow.readings import ValuesReading
 from hadaflow.metrics import matrix_metrics
 from hadaflow.model.layers import others
@@ -23,6 +24,7 @@ from hadaflow.model.views.reduced import ReducedView, SymmetricView
 # Products up to this many terms are written out, term by term, with the runs of the batch on the
 # last axis: for small matrices that is several times faster than batched matrix products.
 _UNROLLED_TERMS = 64
+_LEAST_WEIGHT = 1e-290  # of a margin: what is less pushes all the same
 
 
 class System(Traced):
@@ -113,12 +115,32 @@ class SpectralDescent(System):
         size = jnp.exp(-slowness)
         return [m * size for m in moved]
 
-    def drive_of_loss(self, layers) -> tuple[list[Any], Any]:
-        """Minus the gradient of the loss without penalties, as (direction, log slowness)."""
+    def drive_of_loss(self, layers, exact: bool = False) -> tuple[list[Any], Any]:
+        """Minus the gradient of the loss without penalties, as (direction, log slowness).
+
+        `exact`: each mode's to full relative accuracy, where that can be had.
+        """
         rest = others(layers)
-        along, _, slowness = self.view.force(rest[-1] * layers[-1] / self.scale)
+        a = rest[-1] * layers[-1] / self.scale
+        if exact and self.only_pushes:
+            along, slowness = self._exact_force(a)
+        else:
+            along, _, slowness = self.view.force(a)
         h = along * self.rate
         return [h * r for r in rest], slowness
+
+    @property
+    def only_pushes(self) -> bool:
+        """Are the forces sums of positive terms? So they are with hard labels."""
+        return self.view.loss.softmax and self.view.loss.labels is None
+
+    def _exact_force(self, a) -> tuple[Any, Any]:
+        """The force of margins whose weights are all positive: none rounds to zero, or is cancelled."""
+        basis = self.view.modes_of_view
+        margins = with_front(basis.padded_psi(pad(a)), jnp.inf)
+        weights, slowness = self.view.loss.push(margins, basis.weights)
+        weights = with_front(jnp.maximum(weights, _LEAST_WEIGHT), 0.0)
+        return basis.positive_psi(weights)[1:], slowness
 
     def values(self, x):
         return self.view.nontrivial(math.prod(x) / self.scale)

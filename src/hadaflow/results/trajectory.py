@@ -246,6 +246,11 @@ class Trajectory:
         modes, that tends to collapse.
         """
         check_scope(self.model)
+        if self.log10_time is None:
+            raise InputError(
+                "An itinerary is one in time, but this trajectory has iterations alone: follow the flow "
+                "with `solve`, or plain descent."
+            )
         if self.view != "reduced" or self.log_a.ndim != 2:
             kind = "a batch" if self.view == "reduced" else "of the full view"
             raise InputError(f"An itinerary needs one reduced run, but this trajectory is {kind}.")
@@ -253,11 +258,6 @@ class Trajectory:
             raise InputError(
                 "An itinerary needs balanced layers (`C` = 0) and modes without phases: in other runs "
                 "modes do not stay zero, or turn."
-            )
-        if self.log10_time is None:
-            raise InputError(
-                "An itinerary is one in time, but this trajectory has iterations alone: follow the flow "
-                "with `solve`, or plain descent."
             )
         raw = self.units == RAW
         log_a = self.log_a - (np.log(self.model.singular_value_scale) if raw else 0.0)

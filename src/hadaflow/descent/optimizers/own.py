@@ -103,7 +103,7 @@ def _check_entries(transformation: Any) -> None:
 def _run(
     transformation: Any, numbers: Callable[[int], tuple[np.ndarray, ...]]
 ) -> list[tuple[np.ndarray, ...]]:
-    """Parameters after each step, from `numbers(0)` on, with the gradients `numbers(1)`, …"""
+    """Parameters after each step, from `numbers(0)` on; the others are gradients, in their order."""
     x = tuple(map(jnp.asarray, numbers(0)))
     state, found = transformation.init(x), []
     step = jax.jit(lambda g, state, x: transformation.update(g, state, x))
