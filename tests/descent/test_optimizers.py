@@ -269,5 +269,9 @@ def all_structures():
 )
 def test_all_structures(name, group, n, depth, width, loss, lift):
     how = {} if name in SPECTRAL or depth == 1 or lift != "circulant" else {"rotation": lift}
+    if loss == "mse" and name.startswith("muon"):
+        how["steps"] = (
+            100  # around its fixed point Muon, whose steps do not shrink, amplifies rounding
+        )
     for seed in range(2):
         check(name, group, n, depth, width, loss, lift, seed, LOOSE.get(name, 1e-12), **how)

@@ -368,7 +368,7 @@ def test_what_a_run_without_a_time_says(timeless, tmp_path):
         timeless.plot(x="log10_time")
     with pytest.raises(hf.InputError, match="iterations alone"):
         timeless.itinerary()
-    with pytest.raises(hf.InputError, match="by adam:0.01 cannot be resumed"):
+    with pytest.raises(hf.InputError, match=r"by adam:0\.01 cannot be resumed"):
         hf.resume(cut())
 
 
@@ -514,7 +514,7 @@ REFUSED = [
     ),
     (
         lambda: train(GROUPED, [1, 1, 1], optimizer=opt.adam(0.1), rotation="identity"),
-        'cannot be "identity" for adam:0.1 and Z_6',
+        'cannot be "identity" for adam:0.1 and the group Z_6',
     ),
     (
         lambda: train(hf.UFM(4, depth=3), [1, 1, 1], optimizer=opt.adam(0.1), rotation="identity"),

@@ -90,8 +90,9 @@ def _check_signs(model: UFM, optimizer: Optimizer, signs: bool) -> None:
     """Are the entries of each column of one size? Then signs are all that tells rows apart."""
     if not signs:
         raise InputError(
-            f'Argument `rotation` cannot be "identity" for {optimizer} and {group_name(model.basis.group)}, '
-            'as only characters of Z_2 × … × Z_2 are signs: say "circulant".'
+            f'Argument `rotation` cannot be "identity" for {optimizer} and the group '
+            f"{group_name(model.basis.group)}, as only characters of Z_2 × … × Z_2 are signs: say "
+            '"circulant".'
         )
     if model.depth > 2:
         raise InputError(
