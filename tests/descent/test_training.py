@@ -524,6 +524,10 @@ REFUSED = [
         lambda: train(hf.UFM(6, width=5), [1, 1, 1], optimizer=opt.adam(0.1)),
         "`width` must be at least 6 for adam:0.1 on circulant matrices",
     ),
+    (
+        lambda: train(hf.UFM(4), hf.gaussian(hf.UFM(4)), rotation="identity"),
+        "`rotation` says which matrices singular values stand for",
+    ),
     (lambda: train(rotation="random"), '`rotation` must be "identity" or "circulant"'),
     (
         lambda: hf.hadamard(hf.UFM(6, width=5), [1, 1, 1], rotation="circulant"),
@@ -546,14 +550,14 @@ def test_refusals_are_one_sentence(call, message):
 
 
 def test_text_and_back():
-    for name in sorted(set(opt.__all__) - {"elementwise", "read"}):
-        assert str(opt.read(f"{name}:0.01")) == f"{name}:0.01"
-        assert str(opt.read(name, 0.5)) == f"{name}:0.5"
+    for name in sorted(set(opt.__all__) - {"elementwise", "parse"}):
+        assert str(opt.parse(f"{name}:0.01")) == f"{name}:0.01"
+        assert str(opt.parse(name, 0.5)) == f"{name}:0.5"
     for text in (
         "adam:0.1,0.2", "muon:0.1:ns_steps=3:nesterov=false:preconditioning=spectral",
         "sgd:0.1:momentum=0.5", "rmsprop:0.1:decay=0.5:centered=true",
     ):  # fmt: skip
-        assert str(opt.read(text)) == text
+        assert str(opt.parse(text)) == text
 
 
 def test_importing_and_describing_loads_no_jax():

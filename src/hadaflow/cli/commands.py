@@ -186,7 +186,7 @@ def train_command(
     rate: Any = rates if len(rates) != 1 else rates[0]
     chosen: Any = {"optimizer": rate, "momentum": momentum}
     if optimizer is not None:
-        chosen |= {"optimizer": named.read(optimizer, rate, decay)}
+        chosen |= {"optimizer": named.parse(optimizer, rate, decay)}
     elif decay is not None:
         chosen = {"optimizer": named.sgd(rate, momentum or None, weight_decay=decay)}
     begin = begin.seen(view).for_train(len(rates) > 1)
@@ -238,7 +238,7 @@ def race_command(
         check_picture(plot)
         check_output(plot)
     state = begin.seen(view).of_race(model, units.value)
-    runners = {text: named.read(text, lr) for text in optimizer}
+    runners = {text: named.parse(text, lr) for text in optimizer}
     found = race(
         model, state, runners, None if until == "never" else until, steps, rotation=begin.lift,
         points=points, units=units.value, progress=None if as_json else "auto",

@@ -12,6 +12,8 @@ import numpy as np
 
 from hadaflow.algebra.bases import negatives
 from hadaflow.algebra.padding import column, pad, with_front
+from hadaflow.base.compiling import SOON, compiled
+from hadaflow.descent.optimizers.own import relaxed
 from hadaflow.descent.systems import SpectralDescent, System
 from hadaflow.model.ufm import UFM
 from hadaflow.model.views.pytrees import Traced, static
@@ -124,10 +126,8 @@ def _character_sums(basis: Any, v: Any) -> Any:
 
     Twice it is $K$ times the values themselves.
     """
-    flat = v if v.ndim < 3 else v.reshape(len(v), -1)
-    counted = flat if basis.weights is None else flat * column(basis.weights, flat)
-    summed = jnp.sum(counted, axis=0, keepdims=True) - basis.padded_psi(with_front(flat, 0.0))
-    return summed.reshape(v.shape)
+    counted = v if basis.weights is None else v * column(basis.weights, v)
+    return jnp.sum(counted, axis=0, keepdims=True) - basis.padded_psi(with_front(v, 0.0))
 
 
 class CoordinateDescent(System):
@@ -162,13 +162,27 @@ class CoordinateDescent(System):
         return self.values_of.values(self.places.layers(x))
 
     def begin(self, layers: list[np.ndarray], angles: Any) -> list[Any]:
-        return [np.asarray(v) for v in self.places.of(tuple(map(jnp.asarray, layers)))]
+        return [np.asarray(v) for v in _places_of(self.places, tuple(layers))]
 
-    def end(self, layers: list[Any]) -> tuple[list[np.ndarray], Any]:
+    def layers(self, x: Any) -> Any:
+        return tuple(np.asarray(v) for v in _layers_of(self.places, x))
+
+    def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
         """Signs of singular values are their angles."""
-        found = [np.asarray(v) for v in self.places.layers(tuple(map(jnp.asarray, layers)))]
-        product = functools.reduce(np.multiply, found)
-        return [np.abs(v) for v in found], np.where(product < 0, np.pi, 0.0)
+        product = functools.reduce(np.multiply, layers)
+        return [np.abs(v) for v in layers], np.where(product < 0, np.pi, 0.0)
+
+
+@compiled(SOON)
+def _places_of(places: Coordinates, layers: Any) -> Any:
+    with relaxed():
+        return places.of(layers)
+
+
+@compiled(SOON)
+def _layers_of(places: Coordinates, x: Any) -> Any:
+    with relaxed():
+        return places.layers(x)
 
 
 def hadamard_rows(model: UFM) -> HadamardRows:

@@ -109,6 +109,11 @@ def follow(
     _check_decay(model, chosen)
     check_progress(progress)
     target = _check_until(model, until, full)
+    if full and rotation is not None:
+        raise InputError(
+            "Argument `rotation` says which matrices singular values stand for, but `start` has matrices "
+            "of its own."
+        )
     kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
     spelled = {"start": start} if isinstance(start, str) else {}
     if not full:
@@ -169,7 +174,7 @@ def _chosen(optimizer: Any, learning_rate: Any, momentum: Any) -> Optimizer:
     if isinstance(optimizer, str):
         if momentum:
             raise InputError(f"Argument `momentum` goes with gradient descent alone: {_SPELLED}.")
-        return named.read(optimizer, learning_rate)
+        return named.parse(optimizer, learning_rate)
     if isinstance(optimizer, Optimizer) or is_transformation(optimizer):
         for name, given in {"learning_rate": learning_rate, "momentum": momentum or None}.items():
             if given is not None:
@@ -427,12 +432,9 @@ def _descend_spectrum(
     runs = start.a.shape[0] if start.a.ndim > 1 else None
     found = go(system, rule, tuple(begun), runs, model.nontrivial(start.a))
     with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
-        stacked = [
-            np.stack(f, axis=f[0].ndim - (runs is not None))
-            for f in zip(*found.states, strict=True)
-        ]
         with double_precision():
-            layers, angles = system.end(stacked)
+            states = [system.layers(state) for state in found.states]
+        layers, angles = system.end([np.stack(f, axis=1) for f in zip(*states, strict=True)])
         by_layer = np.stack([f.T for f in layers])
         product, C = np.prod(by_layer, axis=0), differences(by_layer)
     first = (..., 0, *(slice(None),) * layer_axes(model.depth))

@@ -48,7 +48,7 @@ class Runner:
 
     @property
     def kl_rises(self) -> bool:
-        return self.kl_rise > _ROUNDING * max(1.0, float(np.nanmax(self.run.measure("kl")[:1])))
+        return self.kl_rise > _ROUNDING
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -100,8 +100,12 @@ class SpectralDescent(System):
         """What the loop moves, from the singular values of the layers and the angles."""
         return layers
 
+    def layers(self, x: Any) -> Any:
+        """One number for each mode and layer, of what the loop moves."""
+        return x
+
     def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
-        """Singular values of the layers and angles, or None, of what the loop has moved."""
+        """Singular values of the layers and angles, or None, from many of these, side by side."""
         return layers, None
 
     def push(self, x):

@@ -303,13 +303,13 @@ def _usual(name: str) -> dict[str, Any]:
 # --- text ----------------------------------------------------------------------------------------
 
 
-def read(text: str, learning_rate: Any = None, weight_decay: Any = None) -> Optimizer:
+def parse(text: str, learning_rate: Any = None, weight_decay: Any = None) -> Optimizer:
     """The optimizer that a text spells, `adam`, `adam:0.01` or `adamw:0.01:b1=0.8:weight_decay=0.1`.
 
     The learning rate is the one given where the text has none; so is the decay.
 
     Examples:
-        >>> print(read("lion:0.001:weight_decay=0"))
+        >>> print(parse("lion:0.001:weight_decay=0"))
         lion:0.001:weight_decay=0
     """
     name, *parts = text.strip().split(":")
