@@ -79,6 +79,14 @@ LossOption = Annotated[
 ]
 Width = Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")]
 ReductionOption = Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        help="sgd, momentum, nesterov, normalized, sign, lion, rmsprop, adagrad, adam, adamw, nadam, "
+        "amsgrad, adan, novograd, muon, spectral or shampoo, with hyperparameters as in adam:b1=0.8 "
+        "[default: gradient descent]."
+    ),
+]
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
 ]

@@ -186,8 +186,13 @@ def _check_clocks(
 ) -> None:
     """Times from zero on that do not fall; clocks of the same shape; iterations that are counted."""
     times = clocks["log10_time"]
+    _check_iterations(iterations, points)
     if times is None:
-        raise _Unfit("its array `log10_time` is missing")
+        if iterations is None:
+            raise _Unfit("its array `log10_time` is missing")
+        if any(values is not None for values in clocks.values()):
+            raise _Unfit("its clocks are not those of a run without a time")
+        return
     if times.shape not in (points, points[-1:]):
         raise _Unfit("its times are not as many as its states")
     for name in CLOCKS[1:]:
@@ -210,12 +215,19 @@ def _check_clocks(
     path = clocks["path_length"]
     if path is not None and np.any(path < 0):
         raise _Unfit("its array `path_length` is negative")
+
+
+def _check_iterations(iterations: np.ndarray | None, points: tuple[int, ...]) -> None:
+    """Counted from zero on; runs of a batch that stop for themselves repeat their last one."""
     if iterations is None:
         return
     counted = np.all(np.isfinite(iterations)) and np.all(iterations == np.floor(iterations))
-    if iterations.shape != times.shape[-1:] or not counted or iterations[0] != 0:
+    fits = iterations.shape in (points, points[-1:])
+    if not fits or not counted or np.any(iterations[..., 0] != 0):
         raise _Unfit("its iterations are not counted from zero")
-    if np.any(np.diff(iterations) <= 0) or iterations[-1] > 2**53:
+    steps = np.diff(iterations)
+    stopped = iterations.ndim > 1 and np.all(steps >= 0) and np.all(steps.max(axis=0) > 0)
+    if (np.any(steps <= 0) and not stopped) or np.any(iterations[..., -1] > 2**53):
         raise _Unfit("its iterations do not rise")
 
 
