@@ -135,8 +135,8 @@ class SpectralDescent(System):
 
     @property
     def only_pushes(self) -> bool:
-        """Are the forces sums of positive terms? So they are with hard labels."""
-        return self.view.loss.softmax and self.view.loss.labels is None
+        """Are the forces sums of positive terms?"""
+        return self.view.loss.only_pushes
 
     def _exact_force(self, a) -> tuple[Any, Any]:
         """The force of margins whose weights are all positive: none rounds to zero, or is cancelled."""

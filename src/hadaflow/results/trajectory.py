@@ -441,7 +441,7 @@ class Trajectory:
 
     @property
     def clock(self) -> Any:
-        """What the saved points are counted by: log10 time, or iterations where there is no time."""
+        r"""What saved points are counted by: $\log_{10}t$, or iterations where there is no time."""
         return self.iterations if self.log10_time is None else self.log10_time
 
     def _title(self) -> str:

@@ -19,7 +19,7 @@ from hadaflow.lab.exact.ball_losses import TWINS, Sample, Twin
 from hadaflow.lab.exact.balls import Balls, Rated, ball, increasing_root, total
 
 Matrix = Sequence[Sequence[Any]]
-CROSS_ENTROPY = "cross_entropy"
+CROSS_ENTROPY, MSE = "cross_entropy", "mse"
 
 
 @functools.cache
@@ -192,7 +192,15 @@ class ExactState:
         counted = [m * v for m, v in zip(count, e, strict=True)]
         b, D = multiply(psi, counted), sum(counted, arb(1))
         sample = setting.sample._replace(counts=count)
-        if setting.has_constant_mode:
+        if setting.loss == MSE:
+            force = [1 - setting.classes * v for v in balls]
+        elif setting.loss == CROSS_ENTROPY:  # as stored certificates have it, to the last digit
+            force = [v / D for v in b]
+            if setting.soft_labels:
+                q = [m * ball(setting.label(j)) for j, m in enumerate(count)]
+                force = [v - w for v, w in zip(force, multiply(psi, q), strict=True)]
+            force = [v / tau for v in force]
+        elif setting.has_constant_mode:
             right = balls[0] + total([m * v for m, v in zip(count, inner, strict=True)])
             pulls = setting.twin.pulls(sample, [right, *(right - v for v in x)])
             everything = pulls[0] + sample.summed(pulls[1:])

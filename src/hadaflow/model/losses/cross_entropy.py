@@ -20,6 +20,10 @@ class CrossEntropy(ProbabilityLoss):
     numbers: ClassVar[tuple[str, ...]] = ("temperature", "labels")
     takes_soft_labels: ClassVar[bool] = True
 
+    @property
+    def only_pushes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.labels is None
+
     def log_pace(self, L: Number) -> Number:
         return jnp.zeros_like(L)
 

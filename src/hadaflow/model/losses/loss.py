@@ -28,6 +28,7 @@ class Loss:
     numbers: ClassVar[tuple[str, ...]] = ()  # its fields that are traced; the others are structure
     moves_constant: bool = False  # does it see a constant added to all logits?
     settles: bool = False  # does the flow of hard labels end at a finite point?
+    only_pushes: bool = False  # are all pulls away from wrong classes positive, however small?
     pulls_back: bool = False  # may hard labels pull a positive singular value down?
     alike: ClassVar[bool] = (
         True  # does it see each sample by itself, and all its wrong classes alike?

@@ -13,6 +13,7 @@ class PairwiseLogistic(MarginLoss):
     r"""$\sum_{j\ne y}\log(1 + e^{z_j - z_y})$."""
 
     name: ClassVar[str] = "pairwise_logistic"
+    only_pushes = True
 
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:
         slow = jax.nn.softplus(x)

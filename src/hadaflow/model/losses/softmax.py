@@ -41,6 +41,7 @@ class ProbabilityLoss(SoftmaxLoss):
     """A decreasing function F of the probability of the right class, for hard labels."""
 
     of_probability: ClassVar[bool] = True
+    only_pushes = True
 
     def log_pace(self, L: Number) -> Number:
         """log(−F′(p)p), which cross-entropy has zero: how much faster the flow is than its flow."""
