@@ -72,7 +72,18 @@ def command(python, folder, *arguments):
 @pytest.mark.slow
 def test_the_commands_run(python, tmp_path):
     assert command(python, tmp_path, "--version").startswith("hadaflow ")
-    for name in ("solve", "train", "show", "plot", "hunt", "certify", "rise", "atlas", "portrait"):
+    for name in (
+        "solve",
+        "train",
+        "race",
+        "show",
+        "plot",
+        "hunt",
+        "certify",
+        "rise",
+        "atlas",
+        "portrait",
+    ):
         assert "--help" in command(python, tmp_path, name, "--help")
     start = "1,1,1,1.25,0.01,0.01,0.01"
     run = command(python, tmp_path, "solve", "--classes", 8, "--start", start, "--json")

