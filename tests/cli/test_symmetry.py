@@ -132,7 +132,7 @@ def test_a_batch_is_labelled_by_run(hadaflow, tmp_path):
     assert [r["seed"] for r in shown["runs"]] == [5, 6, 7, 8]
     assert shown["runs"][2]["a_hat"] == document["runs"][2]["a_hat"]
     code, out, _ = hadaflow(*words)
-    assert out.lower().count("kl") == 1 and "(mean of 4 runs)" in out
+    assert out.lower().count("kl") == 1 and "4 runs until collapse:0.001" in out
 
 
 def test_a_batch_saved_by_python_is_labelled_too(hadaflow, tmp_path):

@@ -419,7 +419,7 @@ def test_loose_tolerances_end_too():
         (lambda m: solve(m, np.ones((2, 2, 3))), "`start` must be one spectrum or a list of them"),
         (lambda m: solve(m, hf.gaussian(m, 1.0, [0, 1])), "must be one state"),
         (lambda m: solve(m, [1.0] * 3, 7.0), "`until` must be Time, Collapse"),
-        (lambda m: solve(m, [1.0] * 3, hf.Steady()), "cannot be Steady for cross-entropy"),
+        (lambda m: solve(m, [1.0] * 3, hf.Steady()), "cannot be Steady for cross_entropy"),
         (lambda m: solve(m, [1.0] * 3, times=[1.0], log10_times=[0.0]), "Give one of"),
         (
             lambda m: solve(m, [1.0, 2.0, 3.0], hf.PredictedCollapse(), times=[1.0]),

@@ -400,7 +400,7 @@ def test_the_picture(eight, sixteen, tmp_path):
     # One number for each support, no two at the same place.
     texts = [t for t in sixteen.plot().axes[0].texts if t.get_text().isdigit()]
     assert len({t.xy for t in texts}) == 46
-    with pytest.raises(hf.InputError, match="picture must end"):
+    with pytest.raises(hf.InputError, match="`path` must end in"):
         eight.plot(tmp_path / "atlas.txt")
 
 
@@ -437,7 +437,7 @@ def test_models_outside_the_scope():
     for model, reason in [
         (hf.UFM(8, depth=3), "low-rank directions attract"),
         (hf.UFM(8, depth=1), "do not stay zero"),
-        (hf.UFM(8, loss="mse"), "MSE settles"),
+        (hf.UFM(8, loss="mse"), "mse has another orbit"),
         (hf.UFM(8, label_smoothing=0.1), "soft labels"),
         (hf.UFM(8, weight_decay=0.1), "penalties"),
         (hf.UFM(8, imbalance=((4, 5), (4, 1))), "no one basis"),

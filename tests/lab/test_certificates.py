@@ -333,7 +333,7 @@ def test_an_undecided_sign_is_no_certificate(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named", "told"),
     [
-        (("l2", ["1"] * 6), {}, "`flow` must be a UFM for 6 singular values"),
+        (("l2", ["1"] * 6), {}, "`a` must hold K − 1 singular values"),
         (("l2", ["1"] * 6, hf.UFM(8)), {}, "`a` must have 7 singular values"),
         (("l2", "1,2,3"), {}, "`a` must be a list of numbers"),
         (("l2", ["1", "2", "nan"]), {}, "`a` must hold finite numbers, but has 'nan'"),

@@ -330,7 +330,7 @@ def test_a_sign_is_proven_at_a_given_state(hadaflow, tmp_path):
         (("certify", "l2", "--classes", 4, "--start", "1,1"), "must have 3 singular values"),
         (("certify", "l2", "kl", "--classes", 4), "Give one metric"),
         (("rise", "l2", "--classes", 4, "--low", 2, "--high", 1), "`low` and `high` must have"),
-        (("rise", "l2", "--classes", 4, "--picture", "x.txt"), "A picture must end in"),
+        (("rise", "l2", "--classes", 4, "--picture", "x.txt"), "must end in one of png"),
         (("portrait", "--classes", 4, "--norm", "big"), "`norm` and `fix`"),
         (("atlas", "--classes", 4, "--unbalanced", "1/3"), "`unbalanced` must be"),
         (("atlas", "--classes", 1000000), "255 free modes"),

@@ -254,7 +254,11 @@ def test_every_kind_of_model_has_a_picture(name, options):
         (MODELS["Z_6"], {"metric": "speed"}, "Unknown metric 'speed'"),
         (MODELS["Z_6"], {"path": "portrait.txt"}, "must end in one of png"),
         (MODELS["Z_6"], {"path": "/nowhere/portrait.png"}, "the folder does not exist"),
-        (hf.UFM(classes=4, loss="mse"), {}, "with MSE every mode moves on its own"),
+        (
+            hf.UFM(classes=4, loss="mse"),
+            {},
+            "a built-in loss of margins that never settles, but has loss = mse",
+        ),
         (hf.UFM(classes=4, imbalance=((2, 3), (2, 1))), {}, "must have balanced classes"),
         (hf.UFM(classes=4, weight_decay=(0.1, 0.2)), {}, "one `weight_decay` for all layers"),
     ],

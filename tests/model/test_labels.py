@@ -196,9 +196,9 @@ def test_a_run_with_labels_is_saved(tmp_path):
         ({"label_distribution": (0.7, 0.1, 0.1, 0.1), "label_smoothing": 0.1}, "but not both"),
         (
             {"label_distribution": (0.7, 0.1, 0.1, 0.1), "loss": "mse"},
-            "with MSE there is no softmax",
+            "Soft labels need loss = cross_entropy, brier or one_vs_rest, but it is mse",
         ),
-        ({"temperature": 2.0, "loss": "mse"}, "with MSE there is no softmax"),
+        ({"temperature": 2.0, "loss": "mse"}, "that of a softmax, which loss = mse has not"),
         ({"group": (4,), "label_distribution": (0.6, 0.3, 0.05, 0.05)}, "the same for g and −g"),
     ],
 )

@@ -103,7 +103,7 @@ class Race:
         return table
 
     def summary(self) -> str:
-        """The table in words: steps until max|(K−1)â − 1| is below each level."""
+        r"""The table in words: steps until $\max_i|(K-1)\hat a_i - 1|$ is below each level."""
         levels = list(next(iter(self.runners.values())).first)
         ends = [self.until] if self._has_end else []
         head = ["", *(f"{level:g}" for level in levels), *ends, "final KL", "KL rises"]
