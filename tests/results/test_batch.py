@@ -143,7 +143,9 @@ def test_no_curves_are_made_of_start_and_end(batch, asked):
     ):
         hf.compare({"one": batch[0], "ends": batch}, "kl")
     # One run of them has two points, and a line between them would be invented, too.
-    for line in batch[0].plot(metrics="kl").axes[0].lines:
+    axis = batch[0].plot(metrics="kl", x="log10_time").axes[0]
+    assert axis.get_xticklabels()[0].get_text() == "start"
+    for line in [*axis.lines, *batch[0].plot(metrics="kl", x="log_norm").axes[0].lines]:
         assert (line.get_linestyle(), line.get_marker()) == ("None", "o")
 
 

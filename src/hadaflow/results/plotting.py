@@ -165,7 +165,7 @@ class _Drawn:
         with np.errstate(over="ignore"):
             x = axis.values(data)
         zero = np.isneginf(data["log10_time"].values)
-        beside = axis.beside and bool(zero[..., 0].all()) and zero.shape[-1] > 2
+        beside = axis.beside and bool(zero[..., 0].all()) and zero.shape[-1] > 1
         if "run" not in data.dims:
             return cls(data, x, "", beside=beside)
         if x.ndim > 1 and np.array_equal(x, np.broadcast_to(x[:1], x.shape)):
@@ -391,7 +391,9 @@ def _draw_values(
             style.pop("label", None)
         return
     center, edges = one.center_and_band(values)
-    if len(center) <= 2 and not one.spread:  # between a start and an end lies no curve
+    if len(center) <= 2 and (
+        one.beside or not one.spread
+    ):  # between a start and an end lies no curve
         style |= {"ls": "", "marker": "o", "ms": 4, "clip_on": False}
     x = one.x
     if one.beside:
