@@ -1,6 +1,11 @@
 """The public names, each written once: `__init__` imports them from here on first use."""
 
-from . import expressions as expressions, starts as starts
+from . import (
+    expressions as expressions,
+    losses as losses,
+    optimizers as optimizers,
+    starts as starts,
+)
 from .algebra.bases import (
     AbelianGroup as AbelianGroup,
     Sylvester as Sylvester,
@@ -10,8 +15,10 @@ from .algebra.bases import (
 from .algebra.transforms import walsh_hadamard as walsh_hadamard
 from .base.cache import disable_cache as disable_cache, enable_cache as enable_cache
 from .base.errors import InputError as InputError
-from .descent.descend import descend as descend, stability_limit as stability_limit
+from .descent.descend import descend as descend
+from .descent.race import Race as Race, race as race
 from .descent.resuming import resume as resume
+from .descent.stability import stability_limit as stability_limit
 from .flow.estimates import Estimate as Estimate, estimate as estimate
 from .flow.foretelling import (
     CollapsePrediction as CollapsePrediction,

@@ -46,7 +46,8 @@ try:
     main()
 except SystemExit as end:
     assert end.code == 0, end.code
-heavy = {{"jax", "jaxlib", "scipy", "xarray", "pandas", "matplotlib", "diffrax"}} & set(sys.modules)
+heavy = {{"jax", "jaxlib", "scipy", "xarray", "pandas", "matplotlib", "diffrax", "optax"}}
+heavy &= set(sys.modules)
 assert not heavy, heavy
 """
     assert "hadaflow" in run_python(code)
@@ -75,7 +76,8 @@ for target in (
     print(target, repr(target), parse_target(str(target)) == target)
 print(hf.spectrum([1.0, 2.0, 3.0], C=0.1), hf.parameters([[1.0]], [[1.0]]))
 print(hf.enable_cache(sys.argv[0]), hf.disable_cache())
-heavy = {"jax", "jaxlib", "scipy", "xarray", "pandas", "matplotlib", "diffrax"} & set(sys.modules)
+heavy = {"jax", "jaxlib", "scipy", "xarray", "pandas", "matplotlib", "diffrax", "optax"}
+heavy &= set(sys.modules)
 assert not heavy, heavy
 """
 

@@ -15,6 +15,7 @@ from hadaflow.cli import commands as cli
 SAME = {
     "solve": (hf.solve, {"start": "start", "until": "until", "progress": None}),
     "train": (hf.descend, {"learning_rate": "lr", "progress": None}),
+    "race": (hf.race, {"optimizers": "optimizer", "progress": None}),
     "hunt": (hf.hunt, {"C": "unbalanced", "balls": None, "progress": None}),
     "rise": (hf.worst_rise, {"C": "unbalanced", "progress": None}),
     "atlas": (hf.atlas, {"progress": None}),

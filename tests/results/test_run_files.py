@@ -56,7 +56,7 @@ RECORD_CHANGES = [
     (("model", "classes"), "4"), (("model", "classes"), 4.5), (("model", "classes"), None),
     (("model", "classes"), 10**30), (("model", "colour"), "red"), (("model", "depth"), 3),
     (("model", "depth"), 1), (("model", "depth"), 0), (("model", "width"), 1),
-    (("model", "width"), "wide"), (("model", "loss"), "mse"), (("model", "loss"), "hinge"),
+    (("model", "width"), "wide"), (("model", "loss"), "mse"), (("model", "loss"), "ramp"),
     (("model", "group"), [3]), (("model", "group"), "2x2"), (("model", "group"), [[2]]),
     (("model", "samples"), 0), (("model", "label_smoothing"), 2), (("model", "temperature"), 0),
     (("model", "temperature"), "hot"), (("model", "weight_decay"), [1]),

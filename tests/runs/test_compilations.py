@@ -174,6 +174,26 @@ def test_descend():
     check_that_only_the_first_compiles(descended(full, 0.1), descended(full, 0.3, temperature=2.0))
 
 
+@pytest.mark.parametrize("name", ["adam", "lion", "muon", "shampoo"])
+def test_optimizers(name):
+    full = hf.gaussian(hf.UFM(4), 0.5, 0)
+    make = getattr(hf.optimizers, name)
+    other = {"adam": {"b1": 0.8, "eps": 1e-5}, "lion": {"b2": 0.9}, "muon": {"beta": 0.8},
+             "shampoo": {"eps": 0.1}}  # fmt: skip
+
+    def trained(start, rate, steps=100, target=1e-12, hyper=None, **options):
+        model, optimizer = hf.UFM(4, **options), make(rate, **(hyper or {}))
+        until = hf.Collapse(target)
+        return lambda: hf.descend(model, start, steps, optimizer, until=until, progress=None)
+
+    for start in (START, full):
+        check_that_only_the_first_compiles(
+            trained(start, 0.01),
+            trained(start, 0.02, 150, 1e-11, other[name] | {"weight_decay": 0.1}, temperature=2.0),
+        )
+    check_that_only_the_first_compiles(trained(START, [0.01, 0.1]), trained(START, [0.2, 0.1], 150))
+
+
 @pytest.mark.parametrize("verb", [hf.measure, hf.rate])
 @pytest.mark.parametrize("metric", ["kl", "loss", "margin"])
 def test_metrics(verb, metric):

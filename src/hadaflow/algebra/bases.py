@@ -121,9 +121,14 @@ class Basis:
         return np.repeat(U, samples, axis=-2) / np.sqrt(samples)
 
     def _turned(self, angles: np.ndarray) -> np.ndarray:
-        """Columns of U with the planes of conjugate pairs turned, the real ones with their sign."""
+        """Columns of U with the planes of conjugate pairs turned, the real ones with their sign.
+
+        One more angle than free modes is that of the constant one, in front.
+        """
+        constant, angles = angles[..., : -self.modes], angles[..., -self.modes :]
         phases, U = self.expand(angles), self.vectors
         turned = np.array(np.broadcast_to(U, (*angles.shape[:-1], *U.shape)))
+        turned[..., : constant.shape[-1]] *= np.cos(constant[..., None, :]).round()
         starts = 1 + np.cumsum(self.multiplicity) - self.multiplicity
         singles, pairs = starts[self.multiplicity == 1], starts[self.multiplicity == 2]
         turned[..., singles] *= np.cos(phases[..., None, singles - 1]).round()

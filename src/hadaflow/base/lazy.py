@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     import jax
     import jax.core
     import jax.numpy as jnp
+    import optax
     import optimistix
     import xarray as xr
     from jax import lax
     from scipy import optimize
 else:
     jax, jnp, lax = map(_Lazy, ("jax", "jax.numpy", "jax.lax"))
-    diffrax, optimistix = map(_Lazy, ("diffrax", "optimistix"))
+    diffrax, optax, optimistix = map(_Lazy, ("diffrax", "optax", "optimistix"))
     optimize, xr = map(_Lazy, ("scipy.optimize", "xarray"))

@@ -15,7 +15,7 @@ import hadaflow
 
 PACKAGE = "hadaflow"
 # What our functions call while they are traced.
-LIBRARIES = ("jax", "jaxlib", "numpy", "diffrax", "equinox", "lineax", "optimistix")
+LIBRARIES = ("jax", "jaxlib", "numpy", "diffrax", "equinox", "lineax", "optax", "optimistix")
 _COARSE = 0.05  # seconds by which the time of a change may be told too early
 
 

@@ -14,7 +14,7 @@ import typer
 
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.files import read_text_file
-from hadaflow.model.losses import LOSSES, CrossEntropy
+from hadaflow.model.losses import LOSSES, CrossEntropy, spelling
 
 _NO_RUNS = (".png", ".pdf", ".svg", ".jpg", ".txt", ".csv", ".json", ".html", ".npy", ".npz")
 _DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
@@ -23,10 +23,6 @@ _DIGITS, _EXACT_DIGITS = 128, 4096  # bytes that one number of a file may take
 class Units(StrEnum):
     scaled = "scaled"
     raw = "raw"
-
-
-Loss = StrEnum("Loss", list(LOSSES))
-_LOSS = Loss(CrossEntropy.name)
 
 
 class Reduction(StrEnum):
@@ -75,9 +71,22 @@ Unbalanced = Annotated[
         "by semicolons."
     ),
 ]
-LossOption = Annotated[Loss, typer.Option(help="Loss function.")]
+LossOption = Annotated[
+    str,
+    typer.Option(
+        help=f"Loss: {', '.join(spelling(kind) for kind in LOSSES.values())}.", show_default=True
+    ),
+]
 Width = Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")]
 ReductionOption = Annotated[Reduction, typer.Option(help="Loss over samples: sum or mean.")]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        help="sgd, momentum, nesterov, normalized, sign, lion, rmsprop, adagrad, adam, adamw, nadam, "
+        "amsgrad, adan, novograd, muon, spectral or shampoo, with hyperparameters as in adam:b1=0.8 "
+        "[default: gradient descent]."
+    ),
+]
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", help="A metric to report; may be repeated.")
 ]
@@ -88,7 +97,7 @@ def _model_options(
     samples: Samples = 1,
     group: Group = None,
     depth: Depth = 2,
-    loss: LossOption = _LOSS,
+    loss: LossOption = CrossEntropy.name,
     label_smoothing: Smoothing = 0.0,
     labels: Labels = None,
     temperature: Temperature = 1.0,
@@ -102,7 +111,7 @@ def _model_options(
 
     blocks: Any = parse_imbalance(imbalance)
     return UFM(
-        classes=classes, samples=samples, width=width, depth=depth, loss=loss.value,
+        classes=classes, samples=samples, width=width, depth=depth, loss=loss,
         reduction=reduction.value, group=parse_group(group, blocks is not None),
         label_smoothing=label_smoothing, label_distribution=parse_labels(labels, classes),
         temperature=temperature, weight_decay=parse_decay(weight_decay), imbalance=blocks,

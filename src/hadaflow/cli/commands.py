@@ -33,6 +33,7 @@ from hadaflow.cli.answers import (
 from hadaflow.cli.arguments import (
     JsonFlag,
     Metrics,
+    Optimizer,
     Reduction,
     SummaryFlag,
     Units,
@@ -45,7 +46,7 @@ from hadaflow.cli.arguments import (
 from hadaflow.cli.cache_commands import register as register_cache
 from hadaflow.cli.lab_commands import register
 from hadaflow.cli.number_commands import register_numbers
-from hadaflow.cli.starting import with_start
+from hadaflow.cli.starting import ViewOption, with_start
 
 app = typer.Typer(
     name="hadaflow",
@@ -148,9 +149,24 @@ def solve_command(
 def train_command(
     model: Any,
     begin: Any,
-    steps: Annotated[int, typer.Option(help="Iterations of gradient descent.")],
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
-    momentum: Annotated[float, typer.Option(help="Heavy-ball momentum.")] = 0.0,
+    steps: Annotated[int, typer.Option(help="Iterations, at most.")],
+    optimizer: Optimizer = None,
+    lr: Annotated[
+        str,
+        typer.Option(help="Learning rate; several, separated by commas, are runs side by side."),
+    ] = "0.01",
+    momentum: Annotated[
+        float, typer.Option(help="Heavy-ball momentum, of gradient descent.")
+    ] = 0.0,
+    decay: Annotated[
+        float | None,
+        typer.Option(help="Decoupled weight decay of the optimizer [default: the optimizer's]."),
+    ] = None,
+    view: ViewOption = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Stop at the first iteration that meets it: collapse[:TOL] or norm:X."),
+    ] = None,
     points: Annotated[int, typer.Option(help="About how many iterations to keep.")] = 100,
     units: UnitsOption = Units.scaled,
     metric: Metrics = None,
@@ -158,24 +174,87 @@ def train_command(
     summary: SummaryFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Gradient descent: on matrices (--init), many seeds at once, or on singular values (--start)."""
+    """Train, by descent or another optimizer: matrices (--init), many seeds at once, or singular values
+    (--start).
+    """
     from hadaflow.cli.documents import summary_document, train_document
     from hadaflow.descent.descend import descend
+    from hadaflow.descent.optimizers import named
     from hadaflow.metrics.measures import applies, check_metric
 
     check_summary(summary, as_json)
-    begin = begin.for_train()
+    rates = parse_numbers("lr", lr)
+    rate: Any = rates if len(rates) != 1 else rates[0]
+    chosen: Any = {"optimizer": rate, "momentum": momentum}
+    if optimizer is not None:
+        chosen |= {"optimizer": named.parse(optimizer, rate, decay)}
+    elif decay is not None:
+        chosen = {"optimizer": named.sgd(rate, momentum or None, weight_decay=decay)}
+    begin = begin.seen(view).for_train(len(rates) > 1)
     names = metric or [name for name in _TRAIN_METRICS if applies(name, begin.view, model)]
     for name in names:
         check_metric(name, begin.view, model)
     check_output(out, run=True)
     state = begin.of_train(model, units.value)
     run = descend(
-        model, state, steps, lr, momentum=momentum, points=points, units=units.value,
-        progress=None if as_json else "auto",
+        model, state, steps, **chosen, until=until, rotation=begin.lift, points=points,
+        units=units.value, progress=None if as_json else "auto",
     )  # fmt: skip
     run.settings.update(begin.said(model, state))
     finish(run, summary_document if summary else train_document, names, out, as_json)
+
+
+@app.command("race")
+@with_model
+@with_start
+def race_command(
+    model: Any,
+    begin: Any,
+    optimizer: Annotated[
+        list[str],
+        typer.Option(
+            help="An optimizer such as adam:0.01 or lion:0.001:weight_decay=0; once for each."
+        ),
+    ],
+    lr: Annotated[
+        float, typer.Option(help="Learning rate of those that are spelled without one.")
+    ] = 0.01,
+    view: ViewOption = None,
+    until: Annotated[
+        str | None, typer.Option(help="Where each stops: collapse[:TOL], norm:X or never.")
+    ] = "collapse:0.001",
+    steps: Annotated[int, typer.Option(help="Iterations, at most.")] = 200_000,
+    points: Annotated[int, typer.Option(help="About how many iterations to keep.")] = 200,
+    units: UnitsOption = Units.scaled,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Several optimizers from one start: which of them collapses when."""
+    from hadaflow.cli.documents import race_document
+    from hadaflow.descent.optimizers import named
+    from hadaflow.descent.race import race
+    from hadaflow.results.plotting import check_picture
+
+    if plot is not None:
+        check_picture(plot)
+        check_output(plot)
+    state = begin.seen(view).of_race(model, units.value)
+    runners = {text: named.parse(text, lr) for text in optimizer}
+    found = race(
+        model, state, runners, None if until == "never" else until, steps, rotation=begin.lift,
+        points=points, units=units.value, progress=None if as_json else "auto",
+    )  # fmt: skip
+    trouble = try_to(lambda path: found.plot(path) and None, plot)
+    say(json.dumps(strict(race_document(found)), allow_nan=False) if as_json else str(found))
+    if trouble is not None:
+        raise trouble
+    if plot is not None and not as_json:
+        say(f"wrote {plot}")
+    statuses = {run.status for run in found.runs.values()}
+    if "interrupted" in statuses or asked():
+        raise typer.Exit(exit_code())
+    if "failed" in statuses:
+        raise typer.Exit(1)
 
 
 @app.command("show")

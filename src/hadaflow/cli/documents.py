@@ -52,12 +52,56 @@ def train_document(run: Trajectory, values: Values) -> dict[str, Any]:
     from hadaflow.results.statistics import statistics_of
 
     of_runs = {name: np.atleast_2d(v) for name, v in (values or {}).items()}
-    return _head(run) | {
-        "iterations": run.iterations,
-        "log10_time": run.log10_time,
-        "metrics": {name: statistics_of(v)._asdict() for name, v in of_runs.items()},
-        "notes": _notes(of_runs),
+    return (
+        _head(run)
+        | _trained(run, of_runs)
+        | {
+            "iterations": run.iterations,
+            "log10_time": run.log10_time,
+            "metrics": {name: statistics_of(v)._asdict() for name, v in of_runs.items()},
+            "notes": _notes(of_runs),
+        }
+    )
+
+
+def _trained(run: Trajectory, of_runs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What descents say beside other runs: the optimizer, and when a target was met."""
+    told = {
+        "optimizer": run.settings.get("optimizer"),
+        "reached_iteration": run.reached_iteration,
     }
+    rates = run.settings.get("learning_rate")
+    if not is_batch(run) or not isinstance(rates, list):
+        return told
+    batch: Any = run
+    each = [
+        {"learning_rate": rate, "status": status, "message": message}
+        | {name: values[i] for name, values in of_runs.items()}
+        for i, (rate, status, message) in enumerate(
+            zip(rates, batch.statuses, batch.messages, strict=True)
+        )
+    ]
+    return told | {"runs": each}
+
+
+def race_document(race: Any) -> dict[str, Any]:
+    """A race: for each optimizer steps to every level, KL at the end, and by how much it rises."""
+    found = []
+    for name, runner in race.runners.items():
+        run = runner.run
+        found.append(
+            {"name": name, "optimizer": run.settings["optimizer"], "status": run.status,
+             "message": run.message, "reached_iteration": run.reached_iteration,
+             "steps_to": {f"{level:g}": at for level, at in runner.first.items()},
+             "steps": run.steps, "kl": runner.kl, "kl_rise": runner.kl_rise,
+             "kl_rises": runner.kl_rises}
+        )  # fmt: skip
+    first = next(iter(race.runs.values()))
+    return {
+        "classes": race.model.classes, "model": race.model.to_document(), "view": first.view,
+        "units": first.units, "until": race.until, "steps": race.steps, "optimizers": found,
+        "version": first.versions["hadaflow"],
+    }  # fmt: skip
 
 
 def summary_document(run: Trajectory, values: Values) -> dict[str, Any]:
@@ -72,7 +116,8 @@ def summary_document(run: Trajectory, values: Values) -> dict[str, Any]:
     told = {"end": {**ends, "metrics": metrics}, "notes": _notes(last, "runs")}
     settings = {name: _in_short(value) for name, value in run.settings.items()}
     single = {n: v for n, v in run.diagnostics.items() if isinstance(v, str | int | float)}
-    return _head(run) | {"settings": settings} | counts | told | {"diagnostics": single}
+    trained = {} if run.iterations is None else _trained(run, {})
+    return _head(run) | {"settings": settings} | counts | trained | told | {"diagnostics": single}
 
 
 def _in_short(value: Any) -> Any:
@@ -110,7 +155,7 @@ def _clocks(run: Trajectory, values: Values) -> dict[str, Any]:
 def _told(values: dict[str, np.ndarray], arrays: dict[str, Any]) -> dict[str, Any]:
     directions = {"a_hat": arrays["a_hat"]} if "a_hat" in arrays else {}
     clocks = {}
-    if np.isneginf(arrays["log10_time"].flat[0]):
+    if arrays["log10_time"] is not None and np.isneginf(arrays["log10_time"].flat[0]):
         clocks["log10_time"] = "−∞ (null) at the start, where t = 0"
         if arrays["log_path_length"] is not None:
             clocks["log_path_length"] = "−∞ (null) at the start, where the path is 0"

@@ -65,7 +65,7 @@ def stability_command(
     as_json: JsonFlag = False,
 ) -> None:
     """The learning rate up to which descent is stable (`stability_limit`)."""
-    from hadaflow.descent.descend import stability_limit
+    from hadaflow.descent.stability import stability_limit
 
     limit = stability_limit(model, momentum, at)
     notes = {} if math.isfinite(limit) else {"learning_rate": "infinite (null): any rate is stable"}

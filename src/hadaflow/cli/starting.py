@@ -18,6 +18,11 @@ from hadaflow.cli.arguments import Unbalanced, parse_unbalanced, with_options
 _TRAINED = 10  # runs of `train`, where nothing else is said
 
 
+class View(StrEnum):
+    reduced = "reduced"
+    full = "full"
+
+
 class Init(StrEnum):
     gaussian = "gaussian"
     hadamard = "hadamard"
@@ -45,7 +50,10 @@ Scale = Annotated[
 ]
 Rotation = Annotated[
     str | None,
-    typer.Option(help="R of hadamard and matched starts: identity or a seed [default: identity]."),
+    typer.Option(
+        help="R of hadamard and matched starts: identity, circulant or a seed; with --start alone, which "
+        "matrices an elementwise optimizer is meant to move: identity or circulant [default: identity]."
+    ),
 ]
 Order = Annotated[
     str | None,
@@ -59,6 +67,12 @@ Seed = Annotated[int | None, typer.Option(help="First seed of what is drawn [def
 Angle = Annotated[
     float | None,
     typer.Option(help="Angle of the mode between two blocks of --imbalance, from 0 to π/2."),
+]
+
+
+ViewOption = Annotated[
+    View | None,
+    typer.Option(help="Train singular values or matrices [default: reduced with --start alone]."),
 ]
 
 
@@ -97,19 +111,50 @@ class Beginning:
 
     def of_train(self, model: Any, units: str) -> Any:
         """A batch with one run for each seed, or the one start that is not drawn."""
-        self._check()
+        lifted = self.init is None  # and `rotation` says how
+        (dataclasses.replace(self, rotation=None) if lifted else self)._check()
         if self.init is None:
             return self._spectrum(model, units)
         return self._matrices(model, units, self._list)
 
-    def for_train(self) -> "Beginning":
-        """The same with what `train` means by options that are left out."""
+    def of_race(self, model: Any, units: str) -> Any:
+        """One start."""
+        if self.start is None and self.init is None:
+            raise InputError("Argument `start` must be given, or `init` for a start of matrices.")
+        if self.seeds is not None:
+            raise InputError("Argument `seeds` does not go with a race, which is from one start.")
+        lifted = self.init is None
+        (dataclasses.replace(self, rotation=None) if lifted else self)._check()
+        return (
+            self._spectrum(model, units) if lifted else self._matrices(model, units, self.seed or 0)
+        )
+
+    @property
+    def lift(self) -> str | None:
+        """The rotation of the matrices that singular values stand for."""
+        return self.rotation if self.init is None else None
+
+    def seen(self, view: View | None) -> "Beginning":
+        """The same in a view: matrices of singular values are Hadamard ones, unless something is said."""
+        if view is View.reduced and (self.init is not None or self.start is None):
+            raise InputError(
+                "Argument `view` can be reduced for singular values (--start without --init) alone."
+            )
+        if view is View.full and self.start is not None and self.init is None:
+            return dataclasses.replace(self, init=Init.hadamard)
+        return self
+
+    def for_train(self, several: bool = False) -> "Beginning":
+        """The same with what `train` means by options that are left out.
+
+        `several` learning rates make a run each of one start.
+        """
         from hadaflow.model.named_starts import wants_seed
 
         self._check_seeds()
         seeds = self.seeds
         if self.start is None or wants_seed(self.start):
-            seeds = seeds or _TRAINED
+            seeds = seeds or (1 if several else _TRAINED)
         elif seeds == 1:  # one run is what such a start has
             seeds = None
         init = Init.gaussian if self.start is None and self.init is None else self.init

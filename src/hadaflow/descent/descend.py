@@ -1,43 +1,40 @@
-r"""Gradient descent and heavy ball, on the matrices as the paper runs it and as its exact reduced map.
+r"""Descent by any optimizer, on the matrices as they are trained and as its exact reduced map.
 
 From a Hadamard start, descent moves only the singular values: with $h_i = \eta\sqrt n\,g_i$,
-$\alpha_i^+ = \alpha_i + h_i\beta_i$ and $\beta_i^+ = \beta_i + h_i\alpha_i$.
+$\alpha_i^+ = \alpha_i + h_i\beta_i$ and $\beta_i^+ = \beta_i + h_i\alpha_i$. So does every rule that
+commutes with rotations; one that acts entry by entry is the same rule on one row of each matrix.
 """
 
+import contextlib
+import dataclasses
 import math
 import time
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from hadaflow.base.checks import as_number, check_positive, check_whole_number
-from hadaflow.base.compiling import compiled
-from hadaflow.base.errors import InputError, shown
+from hadaflow.base.checks import check_positive, check_whole_number
+from hadaflow.base.errors import InputError, failures_told, shown
 from hadaflow.base.interruption import held_back
-from hadaflow.base.precision import double_precision, float64
-from hadaflow.base.progress import Pace, Progress, Report, check_progress
-from hadaflow.model.closed_forms import fixed_point
+from hadaflow.base.precision import double_precision
+from hadaflow.base.progress import Report, check_progress
+from hadaflow.descent.lifts import reduced_places
+from hadaflow.descent.loop import NOT_YET, Marched, Watched, march
+from hadaflow.descent.optimizers import named
+from hadaflow.descent.optimizers.optimizer import ELEMENTWISE, Optimizer, Own, is_transformation
+from hadaflow.descent.rules import Rule, descent_of, rule_of
+from hadaflow.descent.stability import check_momentum
+from hadaflow.descent.systems import MatrixDescent, System, spectral_descent
 from hadaflow.model.fitting import as_spectrum, check_parameters, fitted, result_units, with_phases
-from hadaflow.model.layers import differences, layer_axes, layer_values, others
-from hadaflow.model.starts import compress
+from hadaflow.model.layers import differences, layer_axes, layer_values
+from hadaflow.model.starts import compress, log_singular_values
 from hadaflow.model.states import RAW, Parameters, Spectrum
 from hadaflow.model.ufm import UFM, check_model
-from hadaflow.model.views.blocks import BlockView
-from hadaflow.model.views.circulant import CirculantView, times
-from hadaflow.model.views.full import FullView
-from hadaflow.model.views.pytrees import Traced
-from hadaflow.model.views.reduced import ReducedView, SymmetricView
-from hadaflow.results.batch import made_of
+from hadaflow.results.batch import made_of, said_of
 from hadaflow.results.trajectory import Trajectory
 from hadaflow.runs.many import for_each_model
 from hadaflow.runs.recording import add_angles
-
-# Products up to this many terms are written out, term by term, with the runs of the batch on the
-# last axis: for small matrices that is several times faster than batched matrix products.
-_UNROLLED_TERMS = 64
+from hadaflow.runs.targets import Collapse, Norm, Target, parse_target
 
 
 @for_each_model
@@ -45,183 +42,309 @@ def descend(
     model: UFM,
     start: Any,
     steps: int,
-    learning_rate: float,
+    optimizer: Any = None,
     *,
+    learning_rate: Any = None,
     momentum: float = 0.0,
+    until: Target | str | None = None,
+    rotation: str | None = None,
     points: int = 100,
     units: str | None = None,
     progress: str | Report | None = "auto",
 ) -> Trajectory:
-    r"""Gradient descent from `start`, states kept at about `points` geometric iterations.
+    r"""Train from `start` for so many steps, states kept at about `points` geometric iterations.
 
     Args:
         model: The problem; or a list of problems, or names with problems, for as many results.
-        start: `Parameters` for descent on the matrices, a spectrum, a list of singular values or the
+        start: `Parameters` for training of the matrices, a spectrum, a list of singular values or the
             spelling of a start for its exact reduced map. A batch of starts runs side by side in one
             compiled loop.
         steps: Number of iterations.
-        learning_rate: Step size $\eta$ of the matrices (raw), so that time is $\eta$ times the
-            iteration.
-        momentum: Heavy-ball momentum, from 0 (plain descent) to below 1.
+        optimizer: A learning rate, for gradient descent; one of `hadaflow.optimizers`, or its spelling;
+            or an optax transformation: any in the full view, which sees the tuple of matrices, and in
+            the reduced one those that `hadaflow.optimizers.elementwise` or `spectral` take.
+        learning_rate: In place of `optimizer`: step size $\eta$ of the matrices (raw), so that time is
+            $\eta$ times the iteration. A list of them gives a batch.
+        momentum: Heavy-ball momentum of gradient descent, from 0 (plain) to below 1.
+        until: `Collapse` or `Norm`, or their spelling: each run stops at the first iteration that meets
+            it, `reached_iteration`. In the full view every iteration then takes a singular value
+            decomposition.
+        rotation: Which matrices an elementwise optimizer is meant to move, in the reduced view:
+            "identity" or "circulant", as `hadamard` makes them. Left out, the first of those that the
+            model has.
         points: About how many iterations to keep, besides the start.
         units: "scaled" or "raw", of a spectrum without its own, and of everything returned.
         progress: As in `solve`.
 
     Returns:
-        A `Trajectory` with `iterations`; status "reached", or "interrupted" with the finished part,
-        or "failed" when the iterates overflow.
+        A `Trajectory` with `iterations`, and with a time if it is plain descent or heavy ball; status
+        "reached", or what the target says, or "interrupted" with the finished part, or "failed" when the
+        iterates overflow.
+
+    Examples:
+        >>> import hadaflow as hf
+        >>> adam = hf.optimizers.adam(0.01)
+        >>> run = hf.descend(hf.UFM(8), "figure1", 20_000, adam, until="collapse:0.1")
+        >>> run.status, run.reached_iteration
+        ('collapsed', 8270)
     """
+    return follow(
+        model, start, steps, optimizer, learning_rate=learning_rate, momentum=momentum, until=until,
+        rotation=rotation, points=points, units=units, progress=progress,
+    )[0]  # fmt: skip
+
+
+def follow(
+    model: UFM, start: Any, steps: int, optimizer: Any, *, learning_rate: Any = None,
+    momentum: float = 0.0, until: Any = None, rotation: str | None = None, points: int = 100,
+    units: str | None = None, progress: Any = None, levels: tuple[float, ...] = (),
+) -> tuple[Trajectory, np.ndarray]:  # fmt: skip
+    """`descend`, and the first iterations at which max|(K−1)â − 1| is below each of the `levels`."""
     check_model(model)
     steps = check_whole_number("steps", steps, most=10**15)
     points = check_whole_number("points", points, most=10**6)
-    learning_rate, momentum = _check_numbers(learning_rate, momentum)
+    full = isinstance(start, Parameters)
+    chosen = _chosen(optimizer, learning_rate, momentum)
+    chosen.check(steps)
+    _check_decay(model, chosen)
     check_progress(progress)
+    target = _check_until(model, until, full)
+    if full and rotation is not None:
+        raise InputError(
+            "Argument `rotation` says which matrices singular values stand for, but `start` has matrices "
+            "of its own."
+        )
     kept = np.unique(np.append(np.rint(np.geomspace(1, steps, points)).astype(int), steps))
     spelled = {"start": start} if isinstance(start, str) else {}
-    if not isinstance(start, Parameters):
+    if not full:
         start = as_spectrum(model, start)
     units = result_units(start, units)
+    began = time.perf_counter()
+    batch = start.batch if full else fitted(model, start, units).a.shape[:-1]
+    if len(batch) > 1:
+        raise InputError(f"Argument `start` must be one start or a list, but has batch {batch}.")
+    descent = chosen.descent
     settings = spelled | {
         "steps": steps,
-        "learning_rate": learning_rate,
-        "momentum": momentum,
+        "optimizer": str(chosen),
+        "learning_rate": _told_rate(chosen.learning_rate),
+        "momentum": None if descent is None else float(descent[1]),
+        "until": None if target is None else str(target),
+        "rotation": rotation,
         "points": points,
         "seed": getattr(start, "seed", None),
         "units": units,
     }
-    began = time.perf_counter()
-
-    def run(system, x0):
-        return _run(system, x0, kept, learning_rate, momentum, progress)
-
-    batch = (
-        start.batch if isinstance(start, Parameters) else fitted(model, start, units).a.shape[:-1]
-    )
-    if len(batch) > 1:
-        raise InputError(f"Argument `start` must be one start or a list, but has batch {batch}.")
-    if isinstance(start, Parameters):
-        arrays, done, interrupted = _descend_matrices(model, check_parameters(model, start), run)
+    unit = 1.0 if units != RAW else model.singular_value_scale
+    go = _Driver(kept, Watched.of(target, unit, full, levels), progress)
+    if full:
+        state = _for_rates(check_parameters(model, start), chosen)
+        arrays, found = _descend_matrices(model, state, chosen, go)
+        batch = state.batch
     else:
-        arrays, done, interrupted = _descend_spectrum(
-            model, fitted(model, start, units), units, run
-        )
-    usable = _usable(arrays, len(batch))
-    arrays = {name: v[(slice(None),) * len(batch) + (slice(usable),)] for name, v in arrays.items()}
-    iterations = np.concatenate([[0], kept[:done]])[:usable]
-    with np.errstate(divide="ignore"):
-        log10_time = np.log10(iterations * learning_rate)
-    if units != RAW:
-        log10_time = log10_time + math.log10(model.time_scale)
-    status, message = _ending(int(iterations[-1]), interrupted, usable == done + 1)
-    return made_of(
+        state = _for_rates(fitted(model, start, units), chosen)
+        arrays, found = _descend_spectrum(model, state, units, chosen, rotation, go)
+        batch = state.a.shape[:-1]
+    ended = _Ended.of(arrays, found, batch, target, chosen.rates is not None)
+    diagnostics = {"wall_seconds": time.perf_counter() - began} | ended.said
+    run = made_of(
         model=model,
-        view="full" if isinstance(start, Parameters) else "reduced",
-        arrays=arrays,
-        log10_time=log10_time,
-        iterations=iterations,
-        status=status,
-        message=message,
+        view="full" if full else "reduced",
+        arrays=ended.arrays,
+        log10_time=None
+        if descent is None
+        else _log10_time(model, ended.iterations, descent[0], units),
+        iterations=ended.iterations,
+        status=ended.status,
+        message=ended.message,
         units=units,
-        steps=int(iterations[-1]),
+        steps=int(np.max(ended.iterations)),
         settings=settings,
-        diagnostics={"wall_seconds": time.perf_counter() - began},
+        diagnostics=diagnostics,
     )
+    return run, found.reached[1:]
 
 
-def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) -> float:
-    r"""The learning rate up to which descent is stable, for perturbations of the singular values.
+# --- what is asked for ---------------------------------------------------------------------------
 
-    Args:
-        model: The model.
-        momentum: Heavy ball stretches the limit at a fixed point by 1 + momentum.
-        at: Hard labels: where on the way, by the mean singular value $\mu$ (scaled) of a collapsed
-            state.
 
-    Soft labels and penalties: at the fixed point, where a step multiplies a perturbation of the layers
-    by $1 - \eta\,\nabla^2$. For smoothing $s$ (or $\bar\lambda$) and $n = 1$ at depth 2 the limit is
-    $K/(a^*s(1 + (K-1)(1-s)))$, $a^*$ raw.
-
-    Hard labels: the ratios of a collapsed state are multiplied by $1 - NH(\mu - p)/(1 + H)$,
-    $p = 1 - 2/N$, $H = h\mu^p$ with $h$ the step in scaled units; at depth 2 descent drives them apart
-    when $h\mu > 1 + h$. Infinite where no step does.
-    """
-    check_model(model)
-    _, momentum = _check_numbers(1.0, momentum)
-    if not model.settles:
+def _chosen(optimizer: Any, learning_rate: Any, momentum: Any) -> Optimizer:
+    """The optimizer: by its object, its spelling, or as the learning rate of descent."""
+    momentum = check_momentum(momentum)
+    if isinstance(optimizer, str):
         if momentum:
-            raise InputError(
-                "Argument `momentum` must be 0 for a model with hard labels: the limit is that of one "
-                f"step, but is {shown(momentum)}."
-            )
-        return _limit_at_collapse(model, at)
-    if at is not None:
+            raise InputError(f"Argument `momentum` goes with gradient descent alone: {_SPELLED}.")
+        return named.parse(optimizer, learning_rate)
+    if isinstance(optimizer, Optimizer) or is_transformation(optimizer):
+        for name, given in {"learning_rate": learning_rate, "momentum": momentum or None}.items():
+            if given is not None:
+                raise InputError(f"Argument `{name}` goes with gradient descent alone: {_SPELLED}.")
+        return optimizer if isinstance(optimizer, Optimizer) else Own(optimizer)
+    if (optimizer is None) == (learning_rate is None):
+        raise InputError("Give one of `optimizer` and `learning_rate`, which is that of descent.")
+    rate = learning_rate if optimizer is None else optimizer
+    if optimizer is not None and not callable(rate) and np.asarray(rate).dtype.kind not in "fiub":
         raise InputError(
-            "Argument `at` is for models that never settle; this one has a fixed point."
+            "Argument `optimizer` must be a learning rate, one of hadaflow.optimizers or an optax "
+            f"transformation, but is {shown(rate)}."
         )
-    a = fixed_point(model)
-    if np.any(a <= 0):
+    if not callable(rate) and np.ndim(rate) == 0:
+        rate = check_positive("learning_rate", rate)
+    return named.sgd(rate, momentum or None)
+
+
+_SPELLED = "other optimizers are given their own"
+
+
+def _told_rate(rate: Any) -> Any:
+    if callable(rate):
+        return "schedule"
+    return list(rate) if isinstance(rate, tuple) else rate
+
+
+def _check_decay(model: UFM, optimizer: Optimizer) -> None:
+    if model.penalized and optimizer.weight_decay:
         raise InputError(
-            "Argument `model` must have a fixed point with positive singular values: a mode whose "
-            "value is negative dies, and descent settles elsewhere."
+            f"Argument `weight_decay` is given twice, {max(model.decays):g} by the model (part of the "
+            f"loss) and {optimizer.weight_decay:g} by the optimizer (beside it): one of them must be 0."
         )
-    raw = a * model.singular_value_scale
-    layers = np.tile(raw ** (1 / model.depth), (model.depth, 1))
-    if model.penalized:  # σ_l² ∝ 1/λ_l
-        tilt = np.sqrt(np.array(model.decays))[:, None]
-        layers = layers * np.exp(np.mean(np.log(tilt))) / tilt
 
-    system = spectral_descent(model)
 
-    @float64
-    def slopes(flat):
-        def push(values):
-            return jnp.concatenate(system.push(tuple(values.reshape(layers.shape))))
-
-        return jax.jacfwd(push)(flat)
-
-    rates = np.linalg.eigvals(slopes(layers.ravel())).real
-    if rates.max() > 1e-9 * np.abs(rates).max():
+def _check_until(model: UFM, until: Any, full: bool) -> Target | None:
+    if until is None:
+        return None
+    target = parse_target(until) if isinstance(until, str) else until
+    if not isinstance(target, Collapse | Norm):
         raise InputError(
-            "Argument `model` must have a fixed point that attracts: at this depth and penalty the one "
-            "with all singular values equal repels, whatever the learning rate."
+            "Argument `until` must be Collapse or Norm, or spelled as collapse[:NUMBER] or norm:NUMBER, "
+            f"in a descent, which ends after `steps` otherwise, but is {shown(until)}."
         )
-    return 2 / float(np.max(-rates)) * (1 + momentum)
+    target.check(model, 1.0, full)
+    return target
 
 
-def _limit_at_collapse(model: UFM, at: Any) -> float:
-    if model.penalized or model.imbalance is not None:
+@dataclasses.dataclass(frozen=True)
+class _Driver:
+    """How the loop is run, whatever it moves."""
+
+    kept: np.ndarray
+    watched: Watched
+    progress: Any
+
+    def __call__(
+        self, system: System, rule: Rule, x0: Any, runs: int | None, values: np.ndarray
+    ) -> Marched:
+        """From `x0`, whose K − 1 singular values are `values`, modes last."""
+        reached = [np.where(met, 0, NOT_YET) for met in self.watched.met(values)]
+        shape = () if runs is None else (runs,)
+        first = np.array(reached, dtype=np.int64).reshape(len(reached), *shape)
+        return march(system, rule, x0, runs, self.kept, self.watched, first, self.progress)
+
+
+def _for_rates(start: Any, optimizer: Optimizer) -> Any:
+    """The start as often as there are learning rates, if it is one."""
+    rates = optimizer.rates
+    if rates is None:
+        return start
+    batch = start.batch if isinstance(start, Parameters) else start.a.shape[:-1]
+    if batch == rates.shape:
+        return start
+    if batch not in ((), (1,)):
         raise InputError(
-            "Argument `model` must have balanced classes, and penalties on all layers or on none, "
-            "for a stability limit."
+            f"Argument `learning_rate` must be one number or as many as there are starts ({batch[0]}), "
+            f"but is {len(rates)} of them."
         )
-    allowed = (
-        "the mean singular value (scaled) of a collapsed state, a positive number, for a model with "
-        "hard labels"
-    )
-    at = as_number("at", at, allowed)
-    if not 0 < at < 1e6:
-        raise InputError(f"Argument `at` must be {allowed}, but is {shown(at)}.")
-    N, tau, mu = model.depth, model.temperature, at / model.temperature
-    p = 1 - 2 / N
-    room = N * (mu - p) - 2  # H·room < 2 is stable
-    if room <= 0:
-        return math.inf
-    direction, slowness = model.drive(np.full(model.modes, mu * tau))
-    log_force = math.log(direction[0]) - float(slowness)
-    # One step moves a layer by η/N · time_scale in scaled units.
-    log_limit = math.log(2 * N / room / model.time_scale) - log_force - p * math.log(mu * tau)
-    return math.exp(log_limit) if log_limit < 700 else math.inf
+
+    def repeated(values: np.ndarray) -> np.ndarray:
+        single = values.reshape(values.shape[len(batch) :])
+        return np.broadcast_to(single, (len(rates), *single.shape)).copy()
+
+    if isinstance(start, Parameters):
+        return dataclasses.replace(start, factors=tuple(map(repeated, start.factors)))
+    angles = None if start.angles is None else repeated(start.angles)
+    return dataclasses.replace(start, a=repeated(start.a), C=repeated(start.C), angles=angles)
 
 
-def _ending(last: int, interrupted: bool, finite: bool) -> tuple[str, str]:
-    if interrupted:
-        return "interrupted", f"Interrupted after iteration {last}; the finished part is here."
+# --- what is answered ----------------------------------------------------------------------------
+
+
+def _log10_time(model: UFM, iterations: np.ndarray, rate: np.ndarray, units: str) -> np.ndarray:
+    """Of plain descent and heavy ball, iterations times the learning rate."""
+    with np.errstate(divide="ignore"):
+        found = np.log10(iterations * (rate[:, None] if rate.ndim else rate))
+    return found if units == RAW else found + math.log10(model.time_scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ended:
+    """States up to where each run is usable, and how it ended."""
+
+    arrays: dict[str, np.ndarray]
+    iterations: np.ndarray
+    status: str
+    message: str
+    said: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, arrays: dict[str, np.ndarray], found: Marched, batch: tuple[int, ...],
+        target: Target | None, own: bool,
+    ) -> "_Ended":  # fmt: skip
+        """`own`: has each run of a batch an end of its own? So it has with a target."""
+        iterations = np.array(found.iterations)
+        reached = found.reached[0] if target is not None else np.full(batch, NOT_YET)
+        if batch and (own or target is not None):
+            return cls._of_each(arrays, iterations, found, reached, target)
+        usable = _usable(arrays, len(batch))
+        arrays = {
+            name: v[(slice(None),) * len(batch) + (slice(usable),)] for name, v in arrays.items()
+        }
+        whole = usable == len(iterations)
+        iterations = iterations[:usable]
+        at = int(np.ravel(reached)[0]) if np.size(reached) else NOT_YET
+        said = {} if target is None else {"reached_iteration": at if whole and at >= 0 else None}
+        status, message = _ending(int(iterations[-1]), found.interrupted, whole, target, at)
+        return cls(arrays, iterations, status, message, said)
+
+    @classmethod
+    def _of_each(
+        cls, arrays: dict[str, np.ndarray], iterations: np.ndarray, found: Marched,
+        reached: np.ndarray, target: Target | None,
+    ) -> "_Ended":  # fmt: skip
+        """Runs that stop earlier repeat their last state."""
+        each = [_usable({n: v[i] for n, v in arrays.items()}, 0) for i in range(len(reached))]
+        arrays = {name: np.array(v[:, : max(each)]) for name, v in arrays.items()}
+        times = np.tile(iterations[: max(each)], (len(reached), 1))
+        endings = []
+        for i, (at, usable) in enumerate(zip(reached, each, strict=True)):
+            for values in arrays.values():
+                values[i, usable:] = values[i, usable - 1]
+            times[i, usable:] = times[i, usable - 1]
+            if at >= 0:
+                times[i] = np.minimum(times[i], at)
+            whole = usable == len(iterations)
+            endings.append(_ending(int(times[i, -1]), found.interrupted, whole, target, int(at)))
+        statuses = [status for status, _ in endings]
+        said: dict[str, Any] = {"statuses": statuses, "messages": [m for _, m in endings]}
+        if target is not None:
+            said["reached_iteration"] = [int(at) if at >= 0 else None for at in reached]
+        return cls(arrays, times, *said_of(statuses, {"until": target}), said)
+
+
+def _ending(
+    last: int, interrupted: bool, finite: bool, target: Target | None, at: int
+) -> tuple[str, str]:
     if not finite:
         return "failed", (
             f"After iteration {last} a value overflowed or a singular value turned negative: the "
             "steps overshoot. The part before is here."
         )
-    return "reached", f"All {last} iterations done."
+    if target is not None and at >= 0:
+        return target.reached(f"iteration {at}" if at else "the start")
+    if interrupted:
+        return "interrupted", f"Interrupted after iteration {last}; the finished part is here."
+    rest = "" if target is None else f" The target {target} was not reached."
+    return "reached", f"All {last} iterations done.{rest}"
 
 
 def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
@@ -236,197 +359,28 @@ def _usable(arrays: dict[str, np.ndarray], time_axis: int) -> int:
     return len(good) if good.all() else max(int(np.argmin(good)), 1)
 
 
-def _check_numbers(learning_rate: Any, momentum: Any) -> tuple[float, float]:
-    learning_rate = check_positive("learning_rate", learning_rate)
-    momentum = as_number("momentum", momentum)
-    if not 0 <= momentum < 1:
-        raise InputError(
-            f"Argument `momentum` must be from 0 to below 1, but is {shown(momentum)}."
-        )
-    return learning_rate, momentum
-
-
-# --- the two systems: minus the gradient, for a batch --------------------------------------------
-
-
-class MatrixDescent(Traced):
-    """Parameter matrices, the runs of the batch on the last axis."""
-
-    view: FullView
-
-    def push(self, factors):
-        behind = [factors[-1]]  # products of each factor with all behind it, the last one first
-        for factor in factors[-2::-1]:
-            behind.append(_contract(factor, behind[-1]))
-        before = self._residual(behind[-1])  # with all factors in front taken to its other side
-        moved = []
-        for factor, rest in zip(factors[:-1], behind[-2::-1], strict=True):
-            moved.append(_contract(before, jnp.swapaxes(rest, 0, 1)))
-            before = _contract(jnp.swapaxes(factor, 0, 1), before)
-        return self.view.decayed(factors, (*moved, before))
-
-    def _residual(self, Z):
-        """Minus the gradient with respect to the logits."""
-        return self.view.loss.residual_of_runs(Z, self.view.one_hot) / self.view.loss_divisor
-
-
-def _contract(A, B):
-    """Matrix products A·B of a batch on the last axis."""
-    terms = A.shape[1]
-    if terms > _UNROLLED_TERMS:
-        return jnp.einsum("ikb,kjb->ijb", A, B)
-    return sum(A[:, k, None, :] * B[None, k, :, :] for k in range(terms))
-
-
-class SpectralDescent(Traced):
-    r"""Singular values of all layers, raw units, modes first and the runs of the batch last.
-
-    $\sigma_l^+ = \sigma_l + h\prod_{m\ne l}\sigma_m$; at depth 2 $\alpha^+ = \alpha + h\beta$.
-    """
-
-    view: Any
-    scale: Any  # raw singular value per scaled one
-    rate: Any  # √n over the divisor of the loss
-    decays: Any  # raw λ of every layer, or None
-
-    @classmethod
-    def of(cls, model: UFM, view: ReducedView) -> "SpectralDescent":
-        return cls(
-            view, np.float64(model.singular_value_scale),
-            np.float64(math.sqrt(model.mean_samples) / model.loss_divisor),
-            np.array(model.decays) if model.penalized else None,
-        )  # fmt: skip
-
-    def begin(self, layers: list[np.ndarray], angles: Any) -> list[np.ndarray]:
-        """What the loop moves, from the singular values of the layers and the angles."""
-        return layers
-
-    def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
-        """Singular values of the layers and angles, or None, of what the loop has moved."""
-        return layers, None
-
-    def push(self, layers):
-        moved = self._moved(layers)
-        if self.decays is None:
-            return tuple(moved)
-        return tuple(v - d * f for v, f, d in zip(moved, layers, self.decays, strict=True))
-
-    def _moved(self, layers) -> list[Any]:
-        rest = others(layers)
-        along, _, slowness = self.view.force(rest[-1] * layers[-1] / self.scale)
-        h = along * jnp.exp(-slowness) * self.rate
-        return [h * r for r in rest]
-
-
-class PhaseDescent(SpectralDescent):
-    """Layers are complex numbers, and the others enter conjugated."""
-
-    def begin(self, layers: list[np.ndarray], angles: Any) -> list[np.ndarray]:
-        layers = [layer.astype(complex) for layer in layers]
-        return [*layers[:-1], layers[-1] * np.exp(1j * angles)]
-
-    def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
-        return [np.abs(x) for x in layers], np.angle(np.prod(layers, axis=0))
-
-    def _moved(self, layers) -> list[Any]:
-        rest = others(layers)
-        along, slowness = self.view.drive(times(1 / self.scale, rest[-1] * layers[-1]))
-        h = times(jnp.exp(-slowness) * self.rate, along)
-        return [h * jnp.conj(r) for r in rest]
-
-
-class BlockDescent(SpectralDescent):
-    """Between two blocks of classes the last layer has two components, at its end."""
-
-    def begin(self, layers: list[np.ndarray], angles: Any) -> list[np.ndarray]:
-        last = layers[-1]
-        parts = last[-1:] * np.cos(angles), last[-1:] * np.sin(angles)
-        return [*layers[:-1], np.concatenate([last[:-1], *parts])]
-
-    def end(self, layers: list[np.ndarray]) -> tuple[list[np.ndarray], Any]:
-        last, x, y = layers[-1][:-2], layers[-1][-2:-1], layers[-1][-1:]
-        return [*layers[:-1], np.concatenate([last, np.hypot(x, y)])], np.arctan2(y, x)
-
-    def _moved(self, layers) -> list[Any]:
-        parts = layers[-1][-2:]
-        last = jnp.linalg.norm(parts, axis=0, keepdims=True)
-        angles = jnp.arctan2(parts[1:], parts[:1])
-        values = (*layers[:-1], jnp.concatenate([layers[-1][:-2], last]))
-        rest = others(values)
-        along, across, slowness = self.view.force(rest[-1] * values[-1] / self.scale, angles)
-        rate = jnp.exp(-slowness) * self.rate
-        h = along * rate
-        moved = [h * r for r in rest]
-        # The force between the blocks in the components of the right vector.
-        radial, turning = h[-1:], across * rate[-1:]
-        cos, sin = jnp.cos(angles), jnp.sin(angles)
-        pull = jnp.concatenate([radial * cos - turning * sin, radial * sin + turning * cos])
-        return [*moved[:-1], jnp.concatenate([moved[-1][:-1], pull * rest[-1][-1:]])]
-
-
-_KINDS = {SymmetricView: SpectralDescent, CirculantView: PhaseDescent, BlockView: BlockDescent}
-
-
-def spectral_descent(model: UFM, angles: Any = None) -> SpectralDescent:
-    """The map of singular values that descent is, for modes with or without angles."""
-    view = model.view_of(angles)
-    return _KINDS[type(view)].of(model, view)
-
-
-# --- the loop ------------------------------------------------------------------------------------
-
-
-@compiled(static_argnames=("heavy",))
-def _iterate(system, heavy, x, velocity, count, learning_rate, momentum):
-    def body(_, carry):
-        x, velocity = carry
-        push = system.push(x)
-        if heavy:
-            velocity = tuple(
-                momentum * v + learning_rate * p for v, p in zip(velocity, push, strict=True)
-            )
-            return tuple(a + v for a, v in zip(x, velocity, strict=True)), velocity
-        return tuple(a + learning_rate * p for a, p in zip(x, push, strict=True)), velocity
-
-    return lax.fori_loop(0, count, body, (x, velocity))
-
-
-def _run(system, x0, kept: np.ndarray, learning_rate, momentum, progress):
-    """States at the start and at the kept iterations, how many of those, and whether interrupted."""
-    states, done, interrupted, at, pace = [x0], 0, False, 0, Pace(10**7)
-    with double_precision(), Progress(progress, "descend") as bar:
-        x = tuple(np.asarray(f) for f in x0)
-        velocity = tuple(np.zeros_like(f) for f in x)
-        heavy = momentum > 0
-        try:
-            for goal in kept:
-                while at < goal:
-                    count = min(pace.steps, int(goal) - at)
-                    began = time.perf_counter()
-                    x, velocity = jax.block_until_ready(
-                        _iterate(system, heavy, x, velocity, count, learning_rate, momentum)
-                    )
-                    at += count
-                    pace.took(count, time.perf_counter() - began)
-                    bar.report(f"iteration {at}", at / int(kept[-1]))
-                states.append(tuple(np.asarray(f) for f in x))
-                done += 1
-        except KeyboardInterrupt:
-            interrupted = True
-    return states, done, interrupted
-
-
 # --- between states and the arrays of the loop ---------------------------------------------------
 
 
 def _descend_matrices(
-    model: UFM, start: Parameters, run
-) -> tuple[dict[str, np.ndarray], int, bool]:
-    narrow, state, expand = compress(model, start)
+    model: UFM, start: Parameters, optimizer: Optimizer, go: _Driver
+) -> tuple[dict[str, np.ndarray], Marched]:
+    descent = optimizer.descent
+    # Only what commutes with rotations of the features may be followed in a narrower model.
+    unchanged = model, start, lambda small: small
+    narrow, state, expand = unchanged if descent is None else compress(model, start)
     batch = start.batch
     # Runs of the batch on the last axis inside the loop, on the first ones outside.
     x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
-    states, done, interrupted = run(MatrixDescent(narrow.full_view), x0)
+    if descent is None:
+        apart = optimizer.reduces != ELEMENTWISE
+        rule = rule_of(optimizer, of_values=False, in_logs=False, runs=apart, shapes=())
+    else:
+        rule = descent_of(*descent)
+    values = _singular_values(model, start) if go.watched.kinds else np.zeros((*batch, 0))
+    with _told_of(optimizer):
+        found = go(MatrixDescent(narrow.full_view), rule, x0, x0[0].shape[-1], values)
+    states = found.states
     with held_back():
         times_first = [
             np.moveaxis(np.stack(f), -1, 1).reshape(len(states), *batch, *f[0].shape[:2])
@@ -437,21 +391,49 @@ def _descend_matrices(
         for name, values, first in zip(model.factor_names, wide, start.factors, strict=True):
             arrays[name] = np.array(np.moveaxis(values, 0, len(batch)))
             arrays[name][..., 0, :, :] = first  # not rotated there and back
-        return arrays, done, interrupted
+        return arrays, found
+
+
+def _told_of(optimizer: Optimizer) -> Any:
+    """What code of a user raises is told in a sentence."""
+    if not isinstance(optimizer, Own):
+        return contextlib.nullcontext()
+    return failures_told(lambda why: f"Argument `optimizer` fails at these matrices: {why}.")
+
+
+def _singular_values(model: UFM, state: Parameters) -> np.ndarray:
+    """The K − 1 non-trivial ones of the logits, scaled."""
+    return np.exp(log_singular_values(model, state, model.classes - 1)) / model.singular_value_scale
 
 
 def _descend_spectrum(
-    model: UFM, start: Spectrum, units: str, run
-) -> tuple[dict[str, np.ndarray], int, bool]:
-    given, start = start, with_phases(model, start)
+    model: UFM, start: Spectrum, units: str, optimizer: Optimizer, rotation: str | None, go: _Driver
+) -> tuple[dict[str, np.ndarray], Marched]:
+    descent, given = optimizer.descent, start
+    places = reduced_places(model, start, optimizer, rotation)
+    if places is None:
+        start = with_phases(model, start)
+        system = spectral_descent(model, start.angles)
+        assert descent is not None
+        rule = descent_of(*descent)
+    else:
+        system = places
+        apart = start.a.ndim > 1 and optimizer.reduces != ELEMENTWISE
+        rule = rule_of(
+            optimizer, of_values=not optimizer.on_diagonals, in_logs=True, runs=apart,
+            shapes=model.factor_shapes,
+        )  # fmt: skip
     scale, difference_scale = model.singular_value_scale, model.difference_scale
     raw_a, raw_C = start.a * scale, start.C * difference_scale
-    system = spectral_descent(model, start.angles)
     # Modes first inside the loop, with the runs of the batch last; outside the other way round.
     layers = [f.T for f in layer_values(model.depth, raw_a, raw_C)]
-    begun = system.begin(layers, None if start.angles is None else start.angles.T)
-    states, done, interrupted = run(system, tuple(begun))
+    with double_precision():
+        begun = system.begin(layers, None if start.angles is None else start.angles.T)
+    runs = start.a.shape[0] if start.a.ndim > 1 else None
+    found = go(system, rule, tuple(begun), runs, model.nontrivial(start.a))
     with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
+        with double_precision():
+            states = [system.layers(state) for state in found.states]
         layers, angles = system.end([np.stack(f, axis=1) for f in zip(*states, strict=True)])
         by_layer = np.stack([f.T for f in layers])
         product, C = np.prod(by_layer, axis=0), differences(by_layer)
@@ -464,4 +446,4 @@ def _descend_spectrum(
         turned = angles.T
         turned[..., 0, :] = start.phases
         add_angles(arrays, given, turned)
-    return arrays, done, interrupted
+    return arrays, found

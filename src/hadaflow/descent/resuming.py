@@ -163,15 +163,24 @@ def _descent(run: Trajectory, progress: str | Report | None) -> Trajectory:
     """The iterations that are left. Momentum has a memory that a trajectory does not hold."""
     asked, done = run.settings, run.iterations
     assert done is not None
+    if done.ndim > 1:
+        raise InputError(
+            "A batch of descents that stop for themselves cannot be resumed as one: resume its runs."
+        )
     if run.status == "failed" or done[-1] >= asked["steps"]:
         return run
+    if run.log10_time is None:
+        raise InputError(
+            f"A descent by {asked['optimizer']} cannot be resumed from its states alone, as what the "
+            "optimizer remembers is not among them: run it again."
+        )
     if asked["momentum"]:
         raise InputError(
             "A descent with `momentum` cannot be resumed from its states alone: run it again."
         )
     onwards = descend(
-        run.model, run.state(-1), asked["steps"] - int(done[-1]), asked["learning_rate"],
-        points=asked["points"], units=run.units, progress=progress,
+        run.model, run.state(-1), asked["steps"] - int(done[-1]), learning_rate=asked["learning_rate"],
+        until=asked.get("until"), points=asked["points"], units=run.units, progress=progress,
     )  # fmt: skip
     axis = int(isinstance(run, Batch))
     last = (slice(None),) * axis + (slice(1, None),)
@@ -187,5 +196,12 @@ def _descent(run: Trajectory, progress: str | Report | None) -> Trajectory:
         model=run.model, view=run.view, arrays=arrays, log10_time=log10_time, iterations=iterations,
         status=onwards.status, message=f"Resumed; {int(iterations[-1])} iterations done.",
         units=run.units, steps=int(iterations[-1]), settings=asked,
-        diagnostics=onwards.diagnostics | {"resumed_at": int(done[-1])},
+        diagnostics=onwards.diagnostics | _reached(onwards, int(done[-1])),
     )  # fmt: skip
+
+
+def _reached(onwards: Trajectory, before: int) -> dict[str, Any]:
+    """Where it went on, and the iteration that met its target, counted from the first start on."""
+    at = onwards.reached_iteration
+    met = {} if at is None else {"reached_iteration": before + at}
+    return met | {"resumed_at": before}

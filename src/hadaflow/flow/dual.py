@@ -40,7 +40,7 @@ from hadaflow.flow.stages import (
     soft_weights,
     solve_stage,
 )
-from hadaflow.model.views.pytrees import static
+from hadaflow.model.views.pytrees import Traced, static, traced
 
 LATE = 1e17  # from here on log t is M, or the smallest margin, to every digit
 # From here on one weight among many decides nothing, and one estimate of the error is enough: measured at
@@ -52,14 +52,47 @@ _LAST_STRETCH, _LAST_MARGINS = 30.0, 4.0  # of the deviation; margins that join 
 _LAYER, _LAYER_STEP, _THIN = 3.0, 1.5, 0.1
 _FINEST = 2e-3  # smallest share of the tolerance that collapse may ask for, at hard margins
 _CHUNK_WORK = 2**16  # numbers moved by the steps between two returns to Python
+_SETTLED = 50.0  # of M, from where on the clock of any loss is a plain exponential
 _STAGE_SHARE = 0.3  # of the tolerance of a step, for all errors of its stages together
+
+
+class Clock(Traced):
+    r"""$dt/d\sigma = e^{R(M)}$, by the loss: $R = \log(1 + e^M)$ for cross-entropy.
+
+    Other functions of the probability have its orbit, and $R \to \kappa M + \rho$ late.
+    """
+
+    loss: Any  # of temperature one
+
+    @classmethod
+    def of(cls, loss: Any) -> "Clock":
+        return cls(traced(loss.of(1.0, None)))
+
+    @property
+    def steepness(self) -> Any:
+        return self.loss.steepness
+
+    def log_rate(self, M):
+        """R."""
+        return jax.nn.softplus(M) - self.loss.log_pace(-M)
+
+    def offset(self, M):
+        r"""$R - \kappa M$, which is constant when M is large."""
+        early = jnp.minimum(M, _SETTLED)
+        return self.log_rate(early) - self.steepness * early
+
+    def passed(self, x, rise, M):
+        r"""$\int_0^1e^{R(M(s)) - \kappa M}ds$ where M, at the end, has risen by `rise` with slope x."""
+        late = jnp.exp(self.offset(jnp.full_like(M, _SETTLED)))
+        behind = _time_behind(self.steepness * x, self.steepness * rise)
+        return late * behind + (jnp.exp(self.offset(M)) - late)
 
 
 class OrbitState(NamedTuple):
     r"""P, padded in front, and two clocks that stay of ordinary size.
 
-    `lag` is $t e^{-M}$, which counts for nothing in $\log t$ beyond M = `LATE`, and `reach` the path
-    length over $\|a\|_1$.
+    `lag` is $t e^{-\kappa M}$, which counts for nothing in $\log t$ beyond M = `LATE`, $\kappa$ the
+    steepness of the loss (1 for cross-entropy), and `reach` the path length over $\|a\|_1$.
     """
 
     P: Any
@@ -97,7 +130,9 @@ class DualEuler:
 
         def result(guess, parts):
             """Increments by `parts` Euler steps; one loop for all, so that a stage compiles once."""
-            y, guess, solved, spent = _partial_steps(op, place, y0, h, parts, guess, tolerance)
+            y, guess, solved, spent = _partial_steps(
+                op, flow.clock, place, y0, h, parts, guess, tolerance
+            )
             return guess, (jax.tree.map(lambda a, b: a - b, y, y0), solved, spent)
 
         guess, (moves, solved, spent) = lax.scan(result, solver_state, jnp.arange(1, flow.rank + 1))
@@ -143,7 +178,7 @@ def _extrapolation(rank: int) -> tuple[np.ndarray, ...]:
     return best, best - limit(2, rank), best - limit(1, rank - 1)
 
 
-def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance):
+def _partial_steps(op, clock: Clock, place, y: OrbitState, h, parts, guess: Weights, tolerance):
     """`parts` Euler steps, of length `h` together, from `place` = (log a, M, log‖a‖₁).
 
     The state, the last weights, whether all was solved, and the transforms spent.
@@ -158,8 +193,8 @@ def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance
         # M never falls; where it is cut off it stands still.
         rise, growth = jnp.maximum(stage.soft_minimum - M, 0.0), new_size - size
         slope = jnp.exp(jnp.minimum(new_size, LARGEST_LOG)) * op.total(share * stage.growth**2)
-        passed = _time_behind(slope / length, rise) + jnp.exp(-stage.soft_minimum)
-        lag = y.lag * jnp.exp(-rise) + length * passed
+        passed = clock.passed(slope / length, rise, stage.soft_minimum)
+        lag = y.lag * jnp.exp(-clock.steepness * rise) + length * passed
         speed = jnp.sqrt(op.total((share * stage.growth) ** 2)) / length
         reach = y.reach * jnp.exp(-growth) + length * speed * _mean_decay(growth)
         guess = Weights(stage.q / length, stage.log_q - jnp.log(length))
@@ -172,10 +207,10 @@ def _partial_steps(op, place, y: OrbitState, h, parts, guess: Weights, tolerance
 
 
 @compiled(static_argnames=("op",))
-def euler_step(op: Operator, y: OrbitState, log_a0, guess: Weights, h, tolerance):
+def euler_step(op: Operator, clock: Clock, y: OrbitState, log_a0, guess: Weights, h, tolerance):
     """One Euler step, however long: as `_partial_steps`."""
-    place = _place(read(op, y, log_a0))
-    return _partial_steps(op, place, y, h, jnp.asarray(1), guess, tolerance)
+    place = _place(read(op, clock, y, log_a0))
+    return _partial_steps(op, clock, place, y, h, jnp.asarray(1), guess, tolerance)
 
 
 def _place(now: "OrbitReading"):
@@ -225,6 +260,7 @@ class DualFlow(Flow):
     log_a0: Any  # padded in front
     tolerance: Any  # of one step
     collapse: Any  # the tolerance of collapse, where that is to be located; else None
+    clock: Clock
 
     @property
     def operator(self) -> Operator:
@@ -247,7 +283,7 @@ class DualFlow(Flow):
         for state, reading in self._seen:
             if all(a is b for a, b in zip(state, y, strict=True)):
                 return reading
-        reading = read(self.operator, y, self.log_a0)
+        reading = read(self.operator, self.clock, y, self.log_a0)
         if is_traced(y.P):
             self._seen.append((y, reading))
         return reading
@@ -259,7 +295,8 @@ class DualFlow(Flow):
         """
         now = self.read(y)
         scale = jnp.ones(()) if self.collapse is None else self.fineness(now)
-        timing = jnp.maximum(y.lag * jnp.maximum(now.soft_minimum, 1.0), 1e-290)
+        far = self.clock.steepness * now.soft_minimum
+        timing = jnp.maximum(y.lag * jnp.maximum(far, 1.0), 1e-290)
         return OrbitState(
             jnp.full_like(y.P, scale),
             jnp.where(now.soft_minimum < LATE, timing, 1.0),
@@ -329,7 +366,7 @@ class OrbitReading(NamedTuple):
         raise NotImplementedError("this orbit never settles")
 
 
-def read(op: Operator, y: OrbitState, log_a0: Padded) -> OrbitReading:
+def read(op: Operator, clock: Clock, y: OrbitState, log_a0: Padded) -> OrbitReading:
     """The singular values and the clocks of a state."""
     z = log_a(op, y.P, log_a0)
     size, share = shares(op, z)
@@ -340,7 +377,9 @@ def read(op: Operator, y: OrbitState, log_a0: Padded) -> OrbitReading:
     scale = jnp.exp(jnp.clip(size, -LARGEST_LOG, LARGEST_LOG))
     tail = op.total(with_front(jnp.exp((smallest - margins) * scale), 0.0))
     M = smallest * scale - jnp.log(tail)
-    log_time = jnp.where(M < LATE, M + jnp.log(y.lag), smallest * jnp.exp(size))
+    late = smallest * jnp.exp(size)
+    log_time = clock.steepness * jnp.where(M < LATE, M, late)
+    log_time = jnp.where(M < LATE, log_time + jnp.log(y.lag), log_time)
     log_time = jnp.where(y.lag > 0, log_time, -jnp.inf)  # nothing has happened yet
     return OrbitReading(
         with_front(z, -jnp.inf), size, deviation, M, size + jnp.log(smallest), log_time,

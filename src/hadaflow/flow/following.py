@@ -1,12 +1,15 @@
 """What is followed by a march: a reduced start or matrices, and one driver for both."""
 
+import bisect
 import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.base.errors import InputError
@@ -19,6 +22,7 @@ from hadaflow.flow.kinds.displacement import DisplacementFlow
 from hadaflow.flow.kinds.flow import Course, Flow, SpectrumFlow
 from hadaflow.flow.kinds.layers import LayerFlow
 from hadaflow.flow.kinds.matrices import MatrixFlow
+from hadaflow.metrics.matrix_metrics import FULL
 from hadaflow.model.fitting import fitted, with_phases
 from hadaflow.model.layers import layer_values
 from hadaflow.model.starts import compress, distance_from_hadamard, log_singular_values, project
@@ -35,6 +39,7 @@ from hadaflow.runs.targets import Steady, deviation
 from hadaflow.saddles.low_rank import low_rank_limit
 
 _STEP_LIMIT = 2e7  # steps: minutes
+_NO_FORCE = 1e-290  # relative speed per unit of time
 _REST_TOLERANCE = 1e-10  # largest relative speed per unit of time
 # An explicit step in log time is of order one however large ‖a‖ is, so work grows like ‖a‖. This is ten
 # times the collapse norm up to which an end is promised, seconds of work; for full states, whose steps
@@ -56,6 +61,10 @@ class Way:
         raise NotImplementedError
 
     def path(self, y: Any) -> float:
+        raise NotImplementedError
+
+    def smallest_margin(self, y: Any) -> float:
+        """Of all samples."""
         raise NotImplementedError
 
     def never(self, y: Any) -> str:
@@ -100,6 +109,11 @@ class ReducedWay(Way):
 
     def path(self, y: Any) -> float:
         return float(y[0])
+
+    def smallest_margin(self, y: Any) -> float:
+        a, _, angles = self.flow.values(y)
+        found = self.request.model.view_of(angles).margins(jnp.asarray(a), angles)
+        return min(float(jnp.min(x)) for x in found)
 
     def never(self, y: Any) -> str:
         a, C, angles = self.flow.values(y)
@@ -161,6 +175,9 @@ class FullWay(Way):
 
     def path(self, y: Any) -> float:
         return float(y[1])
+
+    def smallest_margin(self, y: Any) -> float:
+        return float(FULL["margin"](self.flow.view, y[0]))
 
     def never(self, y: Any) -> str:
         """The certificate of the reduced view, for a deep full state that is a Hadamard one."""
@@ -277,7 +294,11 @@ def _march(way: Way) -> Outcome:
             return float(at_rest.left(u, y)) <= 0
 
         def stop(u: float, y: Any, steps: int) -> Stop | None:
-            return Stop(Ending.REST) if rests(u, y) else _give_up(way, u, y, steps)
+            if rests(u, y):
+                return Stop(Ending.REST)
+            if _is_still(way, y):
+                return Stop(Ending.GIVEN_UP)
+            return _give_up(way, u, y, steps)
 
         tolerance = request.method.local_tolerance(request)
         integration = Integration(course, request.method, tolerance, report, stop)
@@ -295,6 +316,10 @@ def _march(way: Way) -> Outcome:
                 outcome = sharp
         if not len(outcome.us):
             return outcome
+        if not request.model.loss_kind.log_form:
+            outcome = _stopped_by_rounding(way, outcome)
+        if request.model.loss_kind.kinked and outcome.ending is Ending.REST:
+            outcome = _cut(outcome, lambda y: rests(0.0, y))
         final = jax.tree.map(lambda y: y[-1], outcome.ys)
         stopped = outcome.ending in (Ending.GIVEN_UP, Ending.NEVER, Ending.STUCK)
         if outcome.ending is not Ending.REST and not (
@@ -302,6 +327,39 @@ def _march(way: Way) -> Outcome:
         ):
             return outcome
         return _at_rest(request, outcome, way.singular_values(final))
+
+
+def _stopped_by_rounding(way: Way, outcome: Outcome) -> Outcome:
+    """The part before the force of a loss without a log form vanished, if it has."""
+    model = way.request.model
+    if not _is_still(way, jax.tree.map(lambda y: y[-1], outcome.ys)):
+        return outcome
+    cut = _cut(outcome, lambda y: _is_still(way, y))
+    margin = way.smallest_margin(jax.tree.map(lambda y: y[-1], cut.ys))
+    reason = (
+        f"no force is left of loss = {model.loss} at a smallest margin of {margin:.4g}: rounding stops a "
+        "loss without `log_loss` there, or it has its least value"
+    )
+    return dataclasses.replace(cut, ending=Ending.GIVEN_UP, reason=reason)
+
+
+def _is_still(way: Way, y: Any) -> bool:
+    """Has the force of a loss without a log form vanished?"""
+    model = way.request.model
+    if model.loss_kind.log_form or model.settles:
+        return False
+    return float(way.flow.read(y).at(0.0).fastest) < _NO_FORCE
+
+
+def _cut(outcome: Outcome, still: Callable[[Any], bool]) -> Outcome:
+    """Up to the first state in which nothing moves any more, as in all that follow."""
+
+    def moves(i: int) -> bool:
+        return not still(jax.tree.map(lambda y: y[i], outcome.ys))
+
+    last = bisect.bisect_left(range(len(outcome.us)), True, key=lambda i: not moves(i))
+    kept = jax.tree.map(lambda y: y[: last + 1], outcome.ys)
+    return dataclasses.replace(outcome, us=outcome.us[: last + 1], ys=kept)
 
 
 def _may_rest(model: UFM) -> bool:

@@ -51,8 +51,8 @@ def predict_collapse(
     start = fitted(model, anchor, units)
     if not knows(model, start) or start.a.ndim != 1:
         raise InputError(
-            "Argument `anchor` must be one balanced spectrum of cross-entropy of depth 2 with hard "
-            "labels: collapse of others is not foretold."
+            "Argument `anchor` must be one balanced spectrum of depth 2 with hard labels and "
+            "cross-entropy or another function of the probability: collapse of others is not foretold."
         )
     tolerance = PredictedCollapse(tolerance).tolerance
     with np.errstate(divide="ignore"):
@@ -63,5 +63,7 @@ def predict_collapse(
     if result_units(anchor, units) == RAW:
         shift += math.log(model.singular_value_scale)
     return CollapsePrediction(
-        level + shift, uniform + shift, log10_log10_time_at_collapse(model.classes, level)
+        level + shift,
+        uniform + shift,
+        log10_log10_time_at_collapse(model.classes, level, float(model.loss_kind.steepness)),
     )

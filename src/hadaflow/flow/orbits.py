@@ -14,7 +14,7 @@ from jax import lax
 from hadaflow.algebra.bases import Basis
 from hadaflow.base.compiling import compiled
 from hadaflow.base.lazy import optimize
-from hadaflow.flow.dual import DualFlow, OrbitReading, OrbitState
+from hadaflow.flow.dual import Clock, DualFlow, OrbitReading, OrbitState
 from hadaflow.flow.kinds.flow import Course
 from hadaflow.flow.march import Status, chunk_of_steps, first_march, probe, taken_apart
 from hadaflow.runs.outcomes import Ending, Outcome, Stop
@@ -39,7 +39,7 @@ def rank_for(tolerance: float) -> int:
 
 
 def make_course(
-    basis: Basis, a: np.ndarray, kind: type[Target], tolerance: float, number: float
+    basis: Basis, clock: Clock, a: np.ndarray, kind: type[Target], tolerance: float, number: float
 ) -> tuple[Course, OrbitState]:
     """The orbit from scaled singular values (for temperature one), and its first state.
 
@@ -50,19 +50,21 @@ def make_course(
     with np.errstate(divide="ignore"):
         log_a0 = np.concatenate([[0.0], np.log(a)])
     collapse = np.float64(number) if kind is Collapse else None
-    flow = DualFlow(basis, rank_for(tolerance), wide, log_a0, np.float64(tolerance), collapse)
+    flow = DualFlow(
+        basis, rank_for(tolerance), wide, log_a0, np.float64(tolerance), collapse, clock
+    )
     course = Course(flow, np.float64(number), kind)
-    later = _skip_tiny(basis, a)
+    later = _skip_tiny(basis, clock, a)
     if later is not None and float(_left(course, later)) > 0:
         return course, later
     return course, OrbitState(np.zeros(len(log_a0)), np.float64(0.0), np.float64(0.0))
 
 
-def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
+def _skip_tiny(basis: Basis, clock: Clock, a: np.ndarray) -> OrbitState | None:
     """The state of a start so small that all weights are equal, at the end of that phase.
 
-    There M = −log(K − 1), every mode grows like e^{gσ} with g = K/(K−1), t = gσ, and the path length is
-    the growth of the Euclidean norm.
+    There M = −log(K − 1), every mode grows like e^{gσ} with g = K/(K−1), t = σ·dt/dσ, and the path length
+    is the growth of the Euclidean norm.
     """
     P, count = np.zeros(len(a) + 1), basis.classes - 1
     weights = 1.0 if basis.weights is None else basis.weights[1:]
@@ -74,7 +76,8 @@ def _skip_tiny(basis: Basis, a: np.ndarray) -> OrbitState | None:
     euclid = math.sqrt(np.sum((a / norm) ** 2 * weights))
     P[1:] = skipped / count
     reach = -euclid * math.expm1(-growth * skipped)
-    return OrbitState(P, np.float64(growth * skipped * count), np.float64(reach))
+    lag = skipped * math.exp(float(clock.offset(-math.log(count))))
+    return OrbitState(P, np.float64(lag), np.float64(reach))
 
 
 @compiled()
@@ -249,9 +252,10 @@ class OrbitMarch:
         if course.kind not in (Time, PathLength) or not math.isfinite(self.slack):
             return self.slack
         now, number = _read_numbers(self.flow, march.y), float(course.number)
-        if course.kind is Time:  # t = (1 + e^M)σ, to begin with
+        if course.kind is Time:  # t = σ·dt/dσ, to begin with
             time = math.expm1(min(number, 1.0))
-            log_sigma = math.log(time) - max(float(now.soft_minimum), 0.0) if time < 0.1 else 0.0
+            rate = float(self.flow.clock.log_rate(now.soft_minimum))
+            log_sigma = math.log(time) - max(rate, 0.0) if time < 0.1 else 0.0
         else:
             log_sigma = math.log(number) - float(now.log_norm)
         if log_sigma < -600:  # less than anything moves by

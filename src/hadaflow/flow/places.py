@@ -24,8 +24,9 @@ class Place(NamedTuple):
 
     kind: str  # "maximum" or "minimum"; "rises" or "falls" through a value
     value: float
-    log10_time: float
+    log10_time: float | None  # None of a descent without a time
     log_norm: float
+    iteration: int | None = None  # of a descent
 
     def __str__(self) -> str:
         when = "t = 0" if self.log10_time == -math.inf else f"log10 t = {self.log10_time:.6g}"
@@ -122,7 +123,9 @@ def _place(run: Trajectory, kind: str, state: Trajectory, metric: Any) -> Place:
 
 
 def _saved(run: Trajectory, kind: str, values: np.ndarray, i: int) -> Place:
-    return Place(kind, float(values[i]), float(run.log10_time[i]), float(run.log_norm[i]))
+    time = None if run.log10_time is None else float(run.log10_time[i])
+    assert run.iterations is not None
+    return Place(kind, float(values[i]), time, float(run.log_norm[i]), int(run.iterations[i]))
 
 
 def _turns(run: Trajectory, values: np.ndarray) -> list[Place]:

@@ -80,7 +80,7 @@ def filled_weights(basis: Basis, joins: np.ndarray, level: float) -> tuple[np.nd
     return np.concatenate([[0.0], p]), np.concatenate([[0.0], log_p])
 
 
-def log10_log10_time_at_collapse(classes: int, log_norm: float) -> float:
-    """log10 log10 t where all margins are ‖a‖₁K/(K−1), which is log t up to its logarithm."""
-    log_margin = log_norm + math.log(classes / (classes - 1))
+def log10_log10_time_at_collapse(classes: int, log_norm: float, steepness: float = 1.0) -> float:
+    """log10 log10 t where all margins are ‖a‖₁K/(K−1): log t over the steepness, up to its logarithm."""
+    log_margin = log_norm + math.log(steepness * classes / (classes - 1))
     return (log_margin - math.log(math.log(10.0))) / math.log(10.0)

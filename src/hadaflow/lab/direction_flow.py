@@ -20,6 +20,7 @@ from hadaflow.base.checks import as_number
 from hadaflow.base.errors import InputError, shown
 from hadaflow.metrics.measures import Metric, rate
 from hadaflow.model.fitting import check_all_modes
+from hadaflow.model.losses import Own
 from hadaflow.model.ufm import UFM, check_model
 
 # Stands for infinity where a metric needs a state: walls are then far thinner than the grid.
@@ -76,6 +77,8 @@ def _force(model: UFM, s: np.ndarray, norm: float) -> np.ndarray:
     them; left out, it does not hide the others, which are smaller than it by e^{−x}.
     """
     m, Psi = model.basis.multiplicity, model.basis.dense_psi
+    if not model.loss_kind.of_probability and norm < math.inf:
+        return np.asarray(model.drive(norm * s / m)[0])
     x = s / m @ Psi.T
     if model.soft_labels:
         e = np.exp(-norm * x / model.temperature)
@@ -391,10 +394,11 @@ def lifted(y: np.ndarray) -> np.ndarray:
 def check_field(model: UFM, norm: float) -> float:
     """The norm as a float, if this model has a direction field there."""
     check_model(model)
-    if not model.loss_kind.softmax:
+    kind = model.loss_kind
+    if kind.moves_constant or kind.settles or isinstance(kind, Own):
         raise InputError(
-            f'Argument `model` must have loss = "cross_entropy": with {model.loss.upper()} every mode '
-            "moves on its own and settles, and the direction has no field of its own."
+            "Argument `model` must have a built-in loss of margins that never settles, but has loss = "
+            f"{model.loss}: others settle, move the constant mode, or have no limit of their field."
         )
     if model.imbalance is not None:
         raise InputError(

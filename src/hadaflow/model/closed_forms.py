@@ -46,7 +46,7 @@ def linearized(model: UFM, start: Any, times: Any, units: str | None = None) -> 
     in scaled units: independent sigmoids, right while $\|a\|_1 \ll 1$. Depth 2, balanced.
     """
     check_model(model)
-    if not model.loss_kind.softmax or model.depth != 2:
+    if not model.is_cross_entropy or model.depth != 2:
         raise InputError(
             "Argument `model` must be cross-entropy at depth 2 for the linearized solution, "
             f"but is {model.loss} at depth {model.depth}."
@@ -105,7 +105,7 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
     check_all_modes(model)
     scale = 1.0 if check_units(units) == RAW else model.singular_value_scale
     if model.penalized:
-        if model.soft_labels or not model.loss_kind.softmax:
+        if model.soft_labels or not model.is_cross_entropy:
             raise InputError(
                 "Argument `model` must have penalties with hard labels and cross-entropy, or soft labels "
                 "without penalties: both together have no closed form; `solve` until Steady() finds it."
@@ -116,6 +116,11 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
                 "point."
             )
         return np.full(model.modes, _penalized_fixed_point(model) / scale)
+    if model.loss_kind.moves_constant:
+        raise InputError(
+            "Argument `model` must have a softmax for a fixed point in closed form, but has loss = "
+            f"{model.loss}; `solve` until Steady() finds it."
+        )
     if not model.soft_labels:
         raise InputError(
             "Argument `model` must have soft labels or penalties (`label_smoothing`, "
@@ -132,7 +137,7 @@ def fixed_point(model: UFM, units: str = "scaled") -> np.ndarray:
 
 def too_strong(model: UFM) -> bool:
     """Are the penalties so strong that no state with all singular values equal can rest?"""
-    hard = model.loss_kind.softmax and not model.soft_labels
+    hard = model.is_cross_entropy and not model.soft_labels
     if not (hard and all(model.decays)) or model.imbalance is not None:
         return False
     return model.depth > 1 and _penalized_fixed_point(model) == 0.0

@@ -17,6 +17,7 @@ _SHOWN = 4  # numbers of a label distribution
 def document_of(model: UFM) -> dict[str, Any]:
     """All options by name, as JSON can say them."""
     options = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+    options["loss"] = str(model.loss)
     if model.depth == 1:  # there are no features, of which a width could be asked for
         options["width"] = None
     return options
@@ -71,7 +72,7 @@ _SAID: dict[str, Callable[[UFM], str]] = {
     "imbalance": lambda model: f"n = {model.samples_in_words}",
     "width": lambda model: f"width {model.width}",
     "depth": lambda model: f"depth {model.depth}",
-    "loss": lambda model: model.loss,
+    "loss": lambda model: str(model.loss),
     "reduction": lambda model: f"{model.reduction} over samples",
     "group": _group,
     "label_smoothing": lambda model: f"label smoothing {model.label_smoothing:g}",

@@ -9,6 +9,7 @@ import numpy as np
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError
 from hadaflow.model.layers import balanced_like
+from hadaflow.model.losses import Own
 from hadaflow.model.named_starts import parse
 from hadaflow.model.states import RAW, Parameters, Spectrum, check_factors, check_units, spectrum
 from hadaflow.model.ufm import UFM
@@ -91,13 +92,21 @@ def as_spectrum(model: UFM, start: Any) -> Spectrum:
 def check_reduced_view(model: UFM) -> None:
     """Refuse a model that has none."""
     if model.imbalance is None:
+        if isinstance(model.loss_kind, Own) and (why := model.asymmetry):
+            raise InputError(
+                f"There is no reduced view of this loss, as under it {why}: use the full view, with a "
+                "start from `hadamard` or `gaussian`."
+            )
         return
-    if len(model.imbalance) != 2 or model.has_constant_mode:
-        reason = (
-            f"two blocks have one, but {model.samples_in_words} are {len(model.imbalance)}"
-            if len(model.imbalance) != 2
-            else f"with {model.loss.upper()} the constant mode, which two blocks share, learns too"
-        )
+    blocks = len(model.imbalance)
+    reason = ""
+    if blocks != 2:
+        reason = f"two blocks have one, but {model.samples_in_words} are {blocks}"
+    elif model.has_constant_mode:
+        reason = f"with loss = {model.loss} the constant mode, which two blocks share, learns too"
+    elif not model.loss_kind.alike:
+        reason = f"loss = {model.loss} does not see every sample by itself, or wrong classes alike"
+    if reason:
         raise InputError(
             f"There is no reduced view of this imbalance ({reason}): use the full view, with a "
             "start from `gaussian` or `parameters`."
@@ -147,12 +156,7 @@ def fitting_angles(model: UFM, given: Spectrum) -> np.ndarray | None:
             "Argument `angle` is that of the mode between two blocks of classes, which a model without "
             "`imbalance` does not have."
         )
-    if not model.loss_kind.softmax:
-        raise InputError(
-            "A circulant start (modes with phases) needs cross-entropy; for "
-            f"{model.loss.upper()} give the matrices, as `parameters`, to the full view."
-        )
-    real = model.basis.multiplicity == 1
+    real = model.multiplicity_of_modes == 1
     turned = np.abs(np.sin(given.angles[..., real])) > 1e-12
     if np.any(turned):
         mode = int(np.flatnonzero(real)[np.nonzero(turned)[-1][0]]) + 1

@@ -34,7 +34,9 @@ def hadamard(
         model: The model; its width must be at least the number of modes that are not zero.
         start: Spectrum or list of singular values. Cross-entropy takes the free non-trivial modes, or
             the trivial (constant) one before them: it stays frozen. Leading axes are a batch.
-        rotation: $R$: "identity", a seed for a random rotation, or an orthogonal $d\times d$ matrix.
+        rotation: $R$: "identity", a seed for a random rotation, "circulant" ($R = U$, so that all
+            matrices are circulant and rules that act entry by entry keep them so), or an orthogonal
+            $d\times d$ matrix.
             Deeper models have one between any two layers: the same matrix, or different ones from the
             seed.
         units: Units of a start that does not name its own.
@@ -52,7 +54,7 @@ def hadamard(
         return Parameters(
             ((U * layers[0][..., None, :]) @ transposed,), given.seed, given.units or units
         )
-    rotations = _rotations(rotation, model.feature_width, model.depth - 1)
+    rotations = _rotations(model, rotation, model.feature_width, model.depth - 1)
     columns = _feature_columns(model, np.any(layers > 0, axis=0))
     left, factors = U, []
     for sigma, R in zip(layers[:-1], rotations, strict=True):
@@ -95,9 +97,11 @@ def _check_fits(model: UFM, runs: int) -> None:
     )
 
 
-def lift(model: UFM, start: Any, units: str | None = None) -> Parameters:
-    """A full state with the given singular values: `hadamard` with $R = I$."""
-    return hadamard(model, start, units=units)
+def lift(
+    model: UFM, start: Any, units: str | None = None, rotation: str | int | np.ndarray = "identity"
+) -> Parameters:
+    """A full state with the given singular values: `hadamard`, with $R = I$ unless something is said."""
+    return hadamard(model, start, rotation, units)
 
 
 def project(model: UFM, state: Parameters, units: str | None = None) -> Spectrum:
@@ -366,11 +370,24 @@ def _layer_spectra(
     return layer_values(model.depth, a, C), scaled.angles
 
 
-def _rotations(rotation: Any, d: int, count: int) -> list[np.ndarray]:
+def _rotations(model: UFM, rotation: Any, d: int, count: int) -> list[np.ndarray]:
     """One rotation for every place between two layers."""
+    if isinstance(rotation, str) and rotation == "circulant":
+        rotation = _circulant(model, d)
     seeded = isinstance(rotation, int | np.integer) and count > 1
     chosen = [(check_seed(rotation), k) for k in range(count)] if seeded else [rotation] * count
     return [_rotation(r, d) for r in chosen]
+
+
+def _circulant(model: UFM, d: int) -> np.ndarray:
+    """R = U, and the identity on features beyond the first K."""
+    if d < model.classes:
+        raise InputError(
+            f"Argument `width` must be at least {model.classes} for circulant matrices, but is {d}."
+        )
+    R = np.eye(d)
+    R[: model.classes, : model.classes] = model.basis.vectors
+    return R
 
 
 def _rotation(rotation: Any, d: int) -> np.ndarray:
@@ -378,8 +395,8 @@ def _rotation(rotation: Any, d: int) -> np.ndarray:
         if rotation == "identity":
             return np.eye(d)
         raise InputError(
-            f'Argument `rotation` must be "identity", a seed or a {d}×{d} orthogonal matrix, '
-            f"but is {shown(rotation)}."
+            f'Argument `rotation` must be "identity", "circulant", a seed or a {d}×{d} orthogonal '
+            f"matrix, but is {shown(rotation)}."
         )
     if isinstance(rotation, int | np.integer | tuple):
         seed = rotation if isinstance(rotation, tuple) else check_seed(rotation)

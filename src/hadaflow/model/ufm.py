@@ -23,7 +23,7 @@ from hadaflow.model.blocks import BlockBasis, check_imbalance
 from hadaflow.model.description import document_of, in_short, in_words
 from hadaflow.model.labels import check_labels, difference_table
 from hadaflow.model.layers import check_decays
-from hadaflow.model.losses import LOSSES, CrossEntropy, Loss, MeanSquaredError
+from hadaflow.model.losses import CrossEntropy, Loss, MeanSquaredError, Own, parse_loss
 from hadaflow.model.states import Parameters, check_factors
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class UFM:
         width: Feature dimension $d$; $K$ when left out.
         depth: Number $N$ of factors of the logit matrix: 2 is the paper's $Z = WH$, 1 is direct
             optimization of the logits (Eq. 13), more is $Z = W_1 W_2\cdots H$.
-        loss: "cross_entropy" or "mse" ($\frac12\|Y - Z\|_F^2$).
+        loss: A loss as it is spelled, such as "cross_entropy", "mse", "focal:2", "siglip:10:-10"; one of
+            `losses`, which becomes its spelling; or a function `loss(logits, label)` of your own, in JAX.
         reduction: "sum" over samples as in Eq. 1, or "mean", which makes raw time run $Kn$
             times slower and changes nothing in scaled units.
         group: Orders of the cyclic factors of an abelian group on the classes, such as (10,) or
@@ -70,7 +71,7 @@ class UFM:
     samples: int = 1
     width: int | None = None
     depth: int = 2
-    loss: str = CROSS_ENTROPY
+    loss: Any = CROSS_ENTROPY
     reduction: str = "sum"
     group: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None
     label_smoothing: float = 0.0
@@ -119,9 +120,11 @@ class UFM:
         )
 
     def _check_loss(self) -> None:
-        if self.loss not in LOSSES:
-            allowed = " or ".join(f'"{name}"' for name in LOSSES)
-            raise InputError(f"Argument `loss` must be {allowed}, but is {shown(self.loss)}.")
+        loss = parse_loss(self.loss)
+        if isinstance(loss, Own):
+            object.__setattr__(self, "loss", loss.probed(self.classes))
+        else:  # as it is spelled, so that equal models are equal and can be written down
+            object.__setattr__(self, "loss", str(loss))
         if self.reduction not in ("sum", "mean"):
             raise InputError(
                 f'Argument `reduction` must be "sum" or "mean", but is {shown(self.reduction)}.'
@@ -148,10 +151,15 @@ class UFM:
                 )
             checked = check_labels(self.label_distribution, self.basis)
             object.__setattr__(self, "label_distribution", None if checked[0] == 1 else checked)
-        if not self.loss_kind.softmax and (self.soft_labels or self.temperature != 1):
+        if self.temperature != 1 and not self.loss_kind.takes_temperature:
             raise InputError(
-                'Soft labels and temperature need loss = "cross_entropy": with '
-                f"{self.loss.upper()} there is no softmax."
+                f"Argument `temperature` is that of a softmax, which loss = {self.loss} has not: it must "
+                f"be 1, but is {self.temperature:g}."
+            )
+        if self.soft_labels and not self.loss_kind.takes_soft_labels:
+            raise InputError(
+                "Soft labels need loss = cross_entropy, brier or one_vs_rest, but it is "
+                f"{self.loss}."
             )
 
     # --- words -----------------------------------------------------------------------------------
@@ -323,13 +331,17 @@ class UFM:
         return self.label_smoothing > 0 or self.label_distribution is not None
 
     def may_change_sign(self, C: np.ndarray) -> bool:
-        r"""Can labels pull a mode through zero? Balanced ones die there; others go on, with phase $\pi$.
+        r"""Can labels or a loss pull a mode through zero?
+
+        Balanced ones die there; others go on, with phase $\pi$.
+
 
         Hard labels only push upwards. Soft ones hold a mode back while others are large, whatever its
         own fixed point is.
         """
         unbalanced = self.depth == 1 or bool(np.any(C))
-        return self.soft_labels and unbalanced and not self.modes_of_view.turns
+        pulls = self.soft_labels or self.loss_kind.pulls_back
+        return pulls and unbalanced and not self.modes_of_view.turns
 
     @functools.cached_property
     def label_probabilities(self) -> np.ndarray:
@@ -394,10 +406,26 @@ class UFM:
         r"""$\lambda$ of every layer per unit of scaled time, None without penalties."""
         return np.array(self.scaled_decays) if self.penalized else None
 
+    @functools.cached_property
+    def loss_kind(self) -> Loss:
+        """The loss without the numbers of the model."""
+        return parse_loss(self.loss)
+
+    @functools.cached_property
+    def asymmetry(self) -> str:
+        """Why a loss of one's own has no reduced view: what it does not treat alike; else nothing."""
+        kind = self.loss_kind
+        return kind.asymmetry(self.basis) if isinstance(kind, Own) else ""
+
     @property
-    def loss_kind(self) -> type[Loss]:
-        """The loss without its numbers."""
-        return LOSSES[self.loss]
+    def is_cross_entropy(self) -> bool:
+        return self.loss == CROSS_ENTROPY
+
+    @property
+    def has_orbit_of_cross_entropy(self) -> bool:
+        """Is the reduced flow that of cross-entropy with hard labels, but for its clock?"""
+        alone = self.loss_kind.of_probability and not (self.soft_labels or self.penalized)
+        return alone and self.imbalance is None
 
     def loss_function(self, labels: Any) -> Loss:
         """The loss with its numbers; `labels`, if they are soft, in the form of a view."""
@@ -492,7 +520,7 @@ class UFM:
 
     @float64
     def residual(self, Z):
-        """Softmax residual $Y - P(Z)$ ($Y - Z$ for MSE), accurate when $1 - p$ is far below 1e-16."""
+        """Minus the slope by the logits, $Y - P(Z)$ of cross-entropy, accurate far below 1e-16."""
         direction, slowness = self.full_view.drive(Z)
         return direction * jnp.exp(-slowness)[..., None, None]
 

@@ -60,6 +60,7 @@ _OF_DESCENT, _OF_FLOW = (
     ("log10_iteration", "iteration"),
     ("log10_time", "log_norm", "log10_log10_time"),
 )
+_OF_TIME = ("log10_time", "log10_log10_time", "time")
 _WINDOW, _CROWDED = (
     0.05,
     0.4,
@@ -69,19 +70,28 @@ _LOST = 10.0  # what cannot be drawn weighs so many times what is crowded
 
 def check_axis(name: str, run: xr.Dataset) -> str:
     """Refuse what is no axis of this run."""
-    lacking = {"path_length"} - set(run.variables)
-    lacking |= set() if "iteration" in run.coords else set(_OF_DESCENT)
-    allowed = [AUTO, *(n for n in AXES if n not in lacking)]
+    allowed = [AUTO, *_axes_of(run)]
     if name not in allowed:
         raise InputError(f"Argument `x` must be one of {', '.join(allowed)}, but is {shown(name)}.")
     return name
+
+
+def _axes_of(run: xr.Dataset) -> list[str]:
+    """The axes that a run has."""
+    lacking = {"path_length"} - set(run.variables)
+    lacking |= set() if "iteration" in run.coords else set(_OF_DESCENT)
+    lacking |= set() if "log10_time" in run.coords else set(_OF_TIME)
+    return [name for name in AXES if name not in lacking]
 
 
 def telling(runs: dict[str, xr.Dataset], panels: Sequence[str]) -> str:
     """The axis that shows most of what happens: the first on which no narrow part holds much of it."""
     descent = all("iteration" in data.coords for data in runs.values())
     crowds = {}
+    axes = [_axes_of(data) for data in runs.values()]
     for name in _OF_DESCENT if descent else _OF_FLOW:
+        if not all(name in known for known in axes):
+            continue
         crowds[name] = max(_crowding(data, AXES[name], panels) for data in runs.values())
         if crowds[name] < _CROWDED:
             return name

@@ -64,9 +64,11 @@ class Batch(Trajectory):
 
     def _ended(self, i: int) -> str:
         """Of runs side by side, which say nothing themselves."""
-        status, when = self.statuses[i].capitalize(), f"log10 t = {self.log10_time[i, -1]:.8g}"
+        last = f"{np.broadcast_to(self.clock, (len(self), self.points))[i, -1]:.8g}"
+        where = f"iteration {last}" if self.log10_time is None else f"log10 t = {last}"
         asked = _asked_for(self.settings)
-        return f"{status} at {when}{f' ({asked.strip()})' if asked else ''}."
+        told = f" ({asked.strip()})" if asked else ""
+        return f"{self.statuses[i].capitalize()} at {where}{told}."
 
     def quantiles(
         self, metric: metrics.Metric, at: Any = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -89,7 +91,11 @@ class Batch(Trajectory):
         last = data.isel(time=-1)
         ends = {
             "status": self.statuses,
-            "log10_time": np.broadcast_to(last["log10_time"].values, len(self)),
+            **{
+                name: np.broadcast_to(last[name].values, len(self))
+                for name in ("iteration", "log10_time")
+                if name in last.coords
+            },
             **{name: last[name].values for name in ("log_norm", *names)},
         }
         return pandas.DataFrame(ends).rename_axis("run")
@@ -101,7 +107,7 @@ class Batch(Trajectory):
     @property
     def only_ends(self) -> bool:
         """Is of every run no more kept than its start and its end? Between them lies no curve."""
-        whole = self.iterations is not None and self.iterations[-1] <= 1
+        whole = self.iterations is not None and np.max(self.iterations) <= 1
         return self.points <= 2 and not whole
 
     def plot(
@@ -141,8 +147,8 @@ class Batch(Trajectory):
     def _run(self, i: int) -> Trajectory:
         """One run, without the repetitions of its last state."""
         last = self.points
-        if self.log10_time.ndim > 1:
-            times = self.log10_time[i]
+        if self.clock.ndim > 1:
+            times = self.clock[i]
             last = 1 + int(np.argmax(times == times[-1])) if np.isfinite(times[-1]) else last
         return Trajectory(
             status=self.statuses[i], message=self.messages[i], **self._fields((i,), slice(last))
@@ -167,10 +173,11 @@ class Batch(Trajectory):
         states = {
             n: v[i][(slice(None),) * (np.ndim(i)) + (points,)] for n, v in self.arrays.items()
         }
-        seed = self.settings.get("seed")
         settings = dict(self.settings)
-        if isinstance(seed, list) and len(seed) == len(self):
-            settings["seed"] = np.array(seed)[i].tolist()
+        for name in ("seed", "learning_rate"):
+            value = settings.get(name)
+            if isinstance(value, list) and len(value) == len(self):
+                settings[name] = np.array(value)[i].tolist()
         each = {k: v for k, v in self.diagnostics.items() if _is_for_each(v, len(self))}
         diagnostics = {
             k: v for k, v in self.diagnostics.items() if k not in each and k != "methods"
@@ -210,7 +217,7 @@ def made_of(**fields: Any) -> Trajectory:
     """The trajectory of one run, or of a batch if its states have an axis of runs."""
     arrays, times = fields["arrays"], fields["log10_time"]
     axes = arrays["log_a"].ndim - 1 if fields["view"] == "reduced" else _leading(arrays)
-    batch = axes > 1 or np.ndim(times) > 1
+    batch = axes > 1 or np.ndim(times) > 1  # that of no time is 0
     return (Batch if batch else Trajectory)(**fields)
 
 
@@ -219,6 +226,9 @@ def _leading(arrays: dict[str, np.ndarray]) -> int:
     return next(iter(arrays.values())).ndim - 2
 
 
-def load(path: str | os.PathLike[str]) -> Trajectory:
-    """Read a run, or a batch, that was saved; its checksum, and what it says, are checked."""
-    return made_of(**read_run(path))
+def load(path: str | os.PathLike[str], loss: Any = None) -> Trajectory:
+    """Read a run, or a batch, that was saved; its checksum, and what it says, are checked.
+
+    `loss`: the loss of your own with which it was made, which is code and in no file.
+    """
+    return made_of(**read_run(path, loss))

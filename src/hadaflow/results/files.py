@@ -16,6 +16,7 @@ from hadaflow.base.files import as_path, read_file, write_atomically
 from hadaflow.base.lazy import xr
 from hadaflow.model.fitting import check_reduced_view, check_width, fitting_angles
 from hadaflow.model.layers import layer_axes
+from hadaflow.model.losses import Own
 from hadaflow.model.states import RAW, SCALED, Spectrum
 from hadaflow.model.ufm import UFM
 
@@ -48,8 +49,8 @@ def write_run(
     write_atomically(as_path(path), lambda tmp: dataset.to_netcdf(tmp, engine="scipy"))
 
 
-def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The arguments of the `Trajectory` in a file."""
+def read_run(path: str | os.PathLike[str], loss: Any = None) -> dict[str, Any]:
+    """The arguments of the `Trajectory` in a file; `loss`, where it was made with one's own."""
     name = shown(str(as_path(path)), 200)
     content = io.BytesIO(read_file("a run", path, _MOST_BYTES, _BEGINNINGS))
     try:
@@ -62,7 +63,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"Cannot read {name}: not a hadaflow file, or damaged ({type(error).__name__})."
         ) from error
     try:
-        return _from_dataset(dataset)
+        return _from_dataset(dataset, loss)
     except _Unfit as error:
         raise InputError(f"Cannot read {name}: {error}.") from None
     except Exception as error:  # a record of the right sum that no writer of ours has written
@@ -71,7 +72,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         ) from None
 
 
-def _from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
+def _from_dataset(dataset: xr.Dataset, loss: Any) -> dict[str, Any]:
     schema = dataset.attrs.get("schema")
     if schema is None:
         raise _Unfit("not a hadaflow file: it names no schema")
@@ -82,7 +83,7 @@ def _from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     text = str(dataset.attrs.get("record"))
     if _checksum(text, arrays) != dataset.attrs.get("sha256"):
         raise _Unfit("its contents do not match its checksum")
-    record = _checked_record(_without_escapes(json.loads(text)))
+    record = _checked_record(_without_escapes(json.loads(text)), loss)
     clocks = {name: arrays.pop(name, None) for name in CLOCKS}
     iterations = arrays.pop("iterations", None)
     _check_arrays(record["model"], record["view"], arrays)
@@ -105,7 +106,7 @@ def _without_escapes(value: Any) -> Any:
     return value
 
 
-def _checked_record(record: Any) -> dict[str, Any]:
+def _checked_record(record: Any, loss: Any) -> dict[str, Any]:
     if not isinstance(record, dict) or set(record) != set(RECORD):
         raise _Unfit("its record does not have the entries of a run")
     for name, kind in RECORD.items():
@@ -122,8 +123,19 @@ def _checked_record(record: Any) -> dict[str, Any]:
         raise _Unfit("its `versions` are not those of the packages that made it")
     if not isinstance(statuses, list) or not all(s in STATUSES for s in statuses):
         raise _Unfit("its `diagnostics` hold statuses that no run has")
+    named = str(record["model"].get("loss"))
+    own = named.startswith(f"{Own.name}:")
+    if own is (loss is None):
+        raise _Unfit(
+            f"its loss is {shown(named)}, "
+            + (
+                "one of its maker's own: give it as `loss`"
+                if own
+                else "so that none is to be given"
+            )
+        )
     try:
-        model = UFM(**record["model"])
+        model = UFM(**(record["model"] | ({"loss": loss} if own else {})))
     except (InputError, TypeError) as error:
         raise _Unfit(f"its model cannot be used ({reason_of(error)})") from None
     return {**record, "model": model}
@@ -139,7 +151,7 @@ def _check_arrays(model: UFM, view: str, arrays: dict[str, np.ndarray]) -> None:
         layers = (model.depth - 1,) if layer_axes(model.depth) == 2 else ()
         wanted = {"log_a": modes, "C": (*layers, *modes)}
         if "angles" in arrays or model.modes_of_view.turns:
-            wanted["angles"] = (model.modes_of_view.angles,)
+            wanted["angles"] = (model.modes_of_view.angles + model.has_constant_mode,)
     if set(arrays) != set(wanted):
         listed = ", ".join(sorted(arrays)) or "none"
         raise _Unfit(f"its arrays must be {', '.join(wanted)}, but are {shown(listed)}")
@@ -174,8 +186,13 @@ def _check_clocks(
 ) -> None:
     """Times from zero on that do not fall; clocks of the same shape; iterations that are counted."""
     times = clocks["log10_time"]
+    _check_iterations(iterations, points)
     if times is None:
-        raise _Unfit("its array `log10_time` is missing")
+        if iterations is None:
+            raise _Unfit("its array `log10_time` is missing")
+        if any(values is not None for values in clocks.values()):
+            raise _Unfit("its clocks are not those of a run without a time")
+        return
     if times.shape not in (points, points[-1:]):
         raise _Unfit("its times are not as many as its states")
     for name in CLOCKS[1:]:
@@ -198,12 +215,19 @@ def _check_clocks(
     path = clocks["path_length"]
     if path is not None and np.any(path < 0):
         raise _Unfit("its array `path_length` is negative")
+
+
+def _check_iterations(iterations: np.ndarray | None, points: tuple[int, ...]) -> None:
+    """Counted from zero on; runs of a batch that stop for themselves repeat their last one."""
     if iterations is None:
         return
     counted = np.all(np.isfinite(iterations)) and np.all(iterations == np.floor(iterations))
-    if iterations.shape != times.shape[-1:] or not counted or iterations[0] != 0:
+    fits = iterations.shape in (points, points[-1:])
+    if not fits or not counted or np.any(iterations[..., 0] != 0):
         raise _Unfit("its iterations are not counted from zero")
-    if np.any(np.diff(iterations) <= 0) or iterations[-1] > 2**53:
+    steps = np.diff(iterations)
+    stopped = iterations.ndim > 1 and np.all(steps >= 0) and np.all(steps.max(axis=0) > 0)
+    if (np.any(steps <= 0) and not stopped) or np.any(iterations[..., -1] > 2**53):
         raise _Unfit("its iterations do not rise")
 
 

@@ -96,13 +96,16 @@ def write_picture(figure: Any, path: str | os.PathLike[str]) -> None:
 def draw_ends(ends: xr.Dataset, panels: Sequence[str], title: str = "") -> Any:
     """The shares of the runs of a batch that have ended by a time, by a norm, and below metrics.
 
-    A time at which all of them have ended is said in the title instead.
+    A time, or an iteration, at which all of them have ended is said in the title instead.
     """
-    clock = "log10_log10_time" if np.any(np.isposinf(ends["log10_time"])) else "log10_time"
+    clock = "log10_time" if "log10_time" in ends.coords else "iteration"
+    if clock == "log10_time" and np.any(np.isposinf(ends[clock])):
+        clock = "log10_log10_time"
     times = np.atleast_1d(ends[clock].values)
     common = bool(np.all(times == times[0]))
     if common:
-        title += f"\nall at {'t = 0' if np.isneginf(times[0]) else f'log10 t = {times[0]:.6g}'}"
+        where = f"iteration {times[0]:g}" if clock == "iteration" else f"log10 t = {times[0]:.6g}"
+        title += f"\nall at {'t = 0' if np.isneginf(times[0]) else where}"
     kinds = [*([] if common else [clock]), "log_norm", *panels]
     with house_style():
         figure, axes = canvas(1, len(kinds), (4 * len(kinds), 3.4))

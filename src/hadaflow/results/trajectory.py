@@ -64,7 +64,7 @@ class Trajectory:
     model: UFM
     view: str
     arrays: dict[str, np.ndarray]
-    log10_time: np.ndarray
+    log10_time: Any  # None of a descent by iterations alone, whose steps have no time
     status: str
     message: str
     units: str = "scaled"
@@ -80,7 +80,7 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            if self.log10_log10_time is None:
+            if self.log10_log10_time is None and self.log10_time is not None:
                 known = np.where(self.log10_time > 0, self.log10_time, np.nan)
                 object.__setattr__(self, "log10_log10_time", np.log10(known))
             if self.log_path_length is None and self.path_length is not None:
@@ -94,11 +94,20 @@ class Trajectory:
     @property
     def points(self) -> int:
         """Number of saved points, the start included."""
-        return self.log10_time.shape[-1]
+        behind = 2 if self.view == "full" else 1
+        name = self.model.factor_names[0] if self.view == "full" else "log_a"
+        return self.arrays[name].shape[-1 - behind]
 
     @property
-    def time(self) -> np.ndarray:
-        """Time itself; infinite where it exceeds 1e308, so prefer `log10_time`."""
+    def reached_iteration(self) -> Any:
+        """The first iteration of a descent that met its target, or None; of a batch a list."""
+        return self.diagnostics.get("reached_iteration")
+
+    @property
+    def time(self) -> Any:
+        """Time itself; infinite where it exceeds 1e308, so prefer `log10_time`. None where that is."""
+        if self.log10_time is None:
+            return None
         with np.errstate(over="ignore"):
             return np.power(10.0, self.log10_time)
 
@@ -242,6 +251,11 @@ class Trajectory:
         modes, that tends to collapse.
         """
         check_scope(self.model)
+        if self.log10_time is None:
+            raise InputError(
+                "An itinerary is one in time, but this trajectory has iterations alone: follow the flow "
+                "with `solve`, or plain descent."
+            )
         if self.view != "reduced" or self.log_a.ndim != 2:
             kind = "a batch" if self.view == "reduced" else "of the full view"
             raise InputError(f"An itinerary needs one reduced run, but this trajectory is {kind}.")
@@ -296,7 +310,8 @@ class Trajectory:
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
-            lines.append(f"  iterations  {int(self.iterations[-1])}, {self._steps_in_words()}")
+            counts = in_range(self.iterations[..., -1])
+            lines.append(f"  iterations  {counts}, {self._steps_in_words()}")
         lines.append(self._end_in_words())
         start, end = self.a_hat[..., 0, :], self.a_hat[..., -1, :]
         lines.append(
@@ -316,10 +331,16 @@ class Trajectory:
         return f" ({method}, rtol {rtol:g})"
 
     def _steps_in_words(self) -> str:
-        """The numbers of a descent."""
+        """The numbers of a descent, or its optimizer."""
+        if self.log10_time is None:
+            return str(self.settings.get("optimizer"))
         names = {"learning_rate": "learning rate", "momentum": "momentum"}
         given = {name: self.settings.get(name) for name in names}
-        return ", ".join(f"{names[name]} {value:g}" for name, value in given.items() if value)
+        return ", ".join(
+            f"{names[name]} {value:g}" if isinstance(value, float) else f"{names[name]} {value}"
+            for name, value in given.items()
+            if value
+        )
 
     def _start_in_words(self) -> str:
         """What a start has beside its singular values."""
@@ -332,7 +353,9 @@ class Trajectory:
         return ", ".join(told)
 
     def _end_in_words(self) -> str:
-        if np.all(np.isneginf(self.log10_time[..., -1])):
+        if self.log10_time is None:
+            when = "the last iteration"
+        elif np.all(np.isneginf(self.log10_time[..., -1])):
             when = "t = 0"
         elif not np.any(np.isposinf(self.log10_time[..., -1])):
             when = f"log10 t = {in_range(self.log10_time[..., -1])}"
@@ -391,8 +414,10 @@ class Trajectory:
                 found[name] = data[name]
             else:
                 found[name] = (self._dims("time"), self.measure(metric))
-        clock = {"log10_log10_time": (data["log10_time"].dims, self.log10_log10_time)}
-        data = data.assign(found).assign_coords(clock)
+        data = data.assign(found)
+        if self.log10_time is not None:
+            clock = {"log10_log10_time": (data["log10_time"].dims, self.log10_log10_time)}
+            data = data.assign_coords(clock)
         if self.model.has_constant_mode and self.view == "reduced":
             data = data.isel(mode=slice(1, None))
         data.attrs["values"] = self.model.classes - 1
@@ -402,7 +427,7 @@ class Trajectory:
     @property
     def own_clocks(self) -> bool:
         """Is it a batch whose runs were kept at other times each?"""
-        times = self.log10_time
+        times = self.clock
         return times.ndim > 1 and not np.array_equal(times, np.broadcast_to(times[:1], times.shape))
 
     def defined(self, names: Sequence[str]) -> list[str]:
@@ -413,6 +438,11 @@ class Trajectory:
             for name in names
             if name in ("a", "a_hat") or metrics.applies(name, self.view, self.model, turns)
         ]
+
+    @property
+    def clock(self) -> Any:
+        """What the saved points are counted by: log10 time, or iterations where there is no time."""
+        return self.iterations if self.log10_time is None else self.log10_time
 
     def _title(self) -> str:
         told = [self.model.describe(short=True), self._start_in_words()]
@@ -448,11 +478,12 @@ class Trajectory:
         if self.path_length is not None:
             variables["path_length"] = (self._dims("time"), self.path_length)
         coords: dict[str, Any] = {
-            "log10_time": (("run", "time")[-self.log10_time.ndim :], self.log10_time),
             "mode": np.arange(first, first + self.log_a.shape[-1], dtype=np.int32),
         }
-        if self.iterations is not None:
-            coords["iteration"] = ("time", self.iterations)
+        clocks = {"log10_time": self.log10_time, "iteration": self.iterations}
+        for name, values in clocks.items():
+            if values is not None:
+                coords[name] = (("run", "time")[-values.ndim :], values)
         attributes = {"units": self.units, "status": self.status, "message": self.message}
         return xr.Dataset(variables, coords, attributes)
 
@@ -465,9 +496,9 @@ class Trajectory:
         import pandas
 
         names, data = self.curves(self.defined(TABLED) if metrics is None else list(metrics))
-        columns: dict[str, Any] = {"log10_time": self.log10_time, "log_norm": self.log_norm}
-        if self.iterations is not None:
-            columns = {"iteration": self.iterations} | columns
+        clocks = {"iteration": self.iterations, "log10_time": self.log10_time}
+        columns: dict[str, Any] = {n: v for n, v in clocks.items() if v is not None}
+        columns["log_norm"] = self.log_norm
         if self.model.has_constant_mode and self.view == "reduced":
             columns["a_0"] = self.a[:, 0]
         for kind in ("a", "a_hat"):
@@ -486,9 +517,7 @@ class Trajectory:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to a NetCDF file; all of it or, if anything fails, nothing."""
         record = {name: getattr(self, name) for name in RECORD if name != "model"}
-        model = dataclasses.asdict(self.model)
-        if self.model.depth == 1:
-            model["width"] = None
+        model = self.model.to_document()
         write_run(path, {"model": model, **record}, self._stored_arrays())
 
     def _stored_arrays(self) -> dict[str, np.ndarray]:

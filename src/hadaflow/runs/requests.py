@@ -167,6 +167,11 @@ def make_request(
         raise InputError(f"Argument `rtol` must be from 1e-12 to 1e-2, but is {shown(rtol)}.")
     check_progress(progress)
     full = isinstance(start, Parameters)
+    if model.loss_kind.kinked and model.penalized:
+        raise InputError(
+            f"Argument `model`: with `weight_decay` the flow of loss = {model.loss} slides along its "
+            "kink, where it has no velocity; `squared_hinge` has none, and `descend` steps over it."
+        )
     until = _check_until(model, until, times, log10_times)
     if until is not None:
         until.check(model, rtol, full)

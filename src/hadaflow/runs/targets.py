@@ -309,7 +309,7 @@ class Steady(_Tolerance):
                 "which these layers die while the others grow: use Collapse or Time."
             )
         raise InputError(
-            "Argument `until` cannot be Steady for cross-entropy, whose norm grows for ever: "
+            f"Argument `until` cannot be Steady for {model.loss}, whose norm grows for ever: "
             "use Collapse or Time."
         )
 

@@ -72,9 +72,7 @@ def in_runs(modes: tuple[int, ...]) -> str:
 def check_scope(model: UFM) -> None:
     """Refuse models whose low-rank directions are not saddles of this kind."""
     reasons = {
-        f"{model.loss.upper()} settles at a finite point, where all modes are learned": (
-            not model.loss_kind.softmax
-        ),
+        f"loss = {model.loss} has another orbit": not model.loss_kind.of_probability,
         "classes with different samples have no one basis": model.imbalance is not None,
         "at depth 1 modes do not stay zero": model.depth == 1,
         "from depth 3 on low-rank directions attract": model.depth > 2,
@@ -84,8 +82,8 @@ def check_scope(model: UFM) -> None:
     for reason, holds in reasons.items():
         if holds:
             raise InputError(
-                "Saddles on supports need cross-entropy at `depth` = 2 with hard labels, balanced "
-                f"classes and no `weight_decay`: {reason}."
+                "Saddles on supports need the orbit of cross-entropy at `depth` = 2 with hard labels, "
+                f"balanced classes and no `weight_decay`: {reason}."
             )
 
 

@@ -30,7 +30,7 @@ def low_rank_limit(
     $2w_k/a_k < q\gamma R^q$ is enough.
     """
     N = model.depth
-    if N < 3 or model.settles or model.penalized or not model.loss_kind.softmax:
+    if N < 3 or not model.has_orbit_of_cross_entropy:
         return ""
     # The margins, and with them M, are those of the logits over the temperature.
     soft_minimum = -_log_wrong(model, a, angles) * model.temperature

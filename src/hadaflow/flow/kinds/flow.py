@@ -13,6 +13,8 @@ from hadaflow.model.views.pytrees import Traced, static
 from hadaflow.runs.requests import Request
 from hadaflow.runs.targets import Target
 
+_AT_A_KINK, _FEW_STEPS = 0.1, 32  # in u; where the force vanishes from one moment to the next
+
 
 class Values(NamedTuple):
     """What a state is in the reduced view, in scaled units; of several states, they are the last axis."""
@@ -55,13 +57,13 @@ class Flow(Traced):
         return None
 
     def longest_step(self, y) -> Any:
-        """The longest step from a state; None for any."""
-        return None
+        """The longest step from a state; None for any. Beyond a kink nothing may hold steps back."""
+        return _AT_A_KINK if self.view.loss.kinked else None  # pyright: ignore
 
     @property
     def steps_per_chunk(self) -> int | None:
         """Steps between two returns to Python, if fewer than usual."""
-        return None
+        return _FEW_STEPS if self.view.loss.kinked else None  # pyright: ignore
 
 
 class SpectrumFlow(Flow):

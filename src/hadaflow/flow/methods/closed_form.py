@@ -34,6 +34,8 @@ class ClosedForm(Method):
         model = request.model
         if request.full or model.loss != MSE or model.depth > 2 or model.penalized:
             return None
+        if start.angles is not None:
+            return None
         return "nothing to integrate"
 
     def run(self, request: Request, start: Spectrum) -> Trajectory:

@@ -13,7 +13,7 @@ from hadaflow.base.interruption import held_back
 from hadaflow.base.memory import require_memory
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Progress
-from hadaflow.flow.dual import MANY_CLASSES, DualEuler, DualFlow, OrbitReading, euler_step
+from hadaflow.flow.dual import MANY_CLASSES, Clock, DualEuler, DualFlow, OrbitReading, euler_step
 from hadaflow.flow.kinds.flow import Course
 from hadaflow.flow.orbits import OrbitMarch, make_course, read_all
 from hadaflow.flow.predictions import (
@@ -53,19 +53,19 @@ _ARRAYS = 60  # working copies of a state
 
 
 def knows(model: UFM, start: Any) -> bool:
-    """Is it the flow that dual steps know: balanced cross-entropy of depth 2 with hard labels?"""
-    if isinstance(start, Parameters) or not model.loss_kind.softmax:
+    """Is it the flow that dual steps know: the balanced orbit of cross-entropy of depth 2?"""
+    if isinstance(start, Parameters) or model.depth != 2:
         return False
-    plain = model.depth == 2 and model.imbalance is None
-    free = plain and not (model.soft_labels or model.penalized)
-    return free and start.angles is None and start.balanced and bool(np.any(start.a))
+    known = model.has_orbit_of_cross_entropy
+    return known and start.angles is None and start.balanced and bool(np.any(start.a))
 
 
 def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
     """Roughly, log‖a‖₁ (scaled) at the end of runs from `a`; leading axes batched."""
     model, event, end = request.model, request.event, request.end
     if event is None:
-        last = math.log(end) + math.log(model.temperature) if end else -math.inf
+        shift = math.log(model.temperature) - math.log(_steepness(model))
+        last = math.log(end) + shift if end else -math.inf
         return np.full(a.shape[:-1], last)
     last = event.log_norm_ahead(model.classes, request.target_value)
     if not event.uniform:
@@ -74,6 +74,11 @@ def log_norm_ahead(request: Request, a: np.ndarray) -> np.ndarray:
         log_a = np.where(np.any(a == 0, axis=-1, keepdims=True), 0.0, np.log(a))
     joined = joining_log_norms(model.basis, log_a).max(axis=-1)
     return np.maximum(joined, last + math.log(model.temperature))
+
+
+def _steepness(model: UFM) -> float:
+    """How many times the smallest margin log t is, late."""
+    return float(model.loss_kind.steepness) if model.loss_kind.of_probability else 1.0
 
 
 class Dual(Method):
@@ -94,8 +99,8 @@ class Dual(Method):
     def _check_known(self, request: Request, start: Any, argument: str, what: str) -> None:
         if not knows(request.model, start):
             raise InputError(
-                f"Argument `{argument}`: {what} needs balanced cross-entropy of depth 2 with hard "
-                "labels, without penalties or phases."
+                f"Argument `{argument}`: {what} needs cross-entropy, or another function of "
+                "the probability, balanced, of depth 2 with hard labels, without penalties or phases."
             )
 
     def _check_digits(self, request: Request) -> None:
@@ -173,7 +178,9 @@ class Dual(Method):
         """Where to; a/τ follows the flow of temperature one, τ times faster."""
         model, tolerance = request.model, self.local_tolerance(request)
         kind, number = _aim(request, math.log(model.temperature))
-        return make_course(model.basis, start.a / model.temperature, kind, tolerance, number)
+        clock = Clock.of(model.loss_kind)
+        a = start.a / model.temperature
+        return make_course(model.basis, clock, a, kind, tolerance, number)
 
     def is_compiled(self, request: Request, start: Any) -> bool:
         with double_precision():
@@ -287,7 +294,9 @@ def _foretell(
         "anchor_log_norm": anchor + shift,
         "predicted_log_norm": level + shift,
         "predicted_log_norm_uniform": uniform + shift,
-        "predicted_log10_log10_time": log10_log10_time_at_collapse(flow.basis.classes, level),
+        "predicted_log10_log10_time": log10_log10_time_at_collapse(
+            flow.basis.classes, level, _steepness(request.model)
+        ),
         "jump": why or "its condition holds",
     }
     if jumped is not None:
@@ -328,7 +337,7 @@ def _jump(
         guess = Weights(*filled_weights(flow.basis, joins, goal))
         for _ in range(4):  # log‖a‖₁ is very nearly linear in σ
             new, guess, solved, work = euler_step(
-                op, y, flow.log_a0, guess, np.float64(length), _JUMP_TOLERANCE
+                op, flow.clock, y, flow.log_a0, guess, np.float64(length), _JUMP_TOLERANCE
             )
             spent += int(work)
             short = goal - float(_read_one(flow, new).log_norm)
@@ -362,7 +371,8 @@ def _recorded(
         with np.errstate(invalid="ignore"):
             logs = np.log(np.where(log_time > 0, log_time, np.nan))
         # Where log t overflows, it is the smallest margin.
-        log_log_time = np.where(np.isfinite(log_time), logs, found.log_margin)
+        late = found.log_margin + math.log(_steepness(request.model))
+        log_log_time = np.where(np.isfinite(log_time), logs, late)
     log10_time = np.concatenate([[-np.inf], log_time / LN10])
     if outcome.ending is Ending.EVENT and (asked := _asked(request)).size:
         count = min(len(asked), len(log10_time) - 1 - (request.event is not None))

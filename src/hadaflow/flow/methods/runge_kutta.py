@@ -227,4 +227,6 @@ class Kvaerno5(RungeKutta):
 
 
 def _stiff(model: UFM) -> bool:
-    return model.soft_labels or model.penalized or model.settles
+    """In log time; what stops at a kink does not come near its end ever more slowly."""
+    settles = model.soft_labels or model.penalized or model.settles
+    return settles and not model.loss_kind.kinked

@@ -15,10 +15,11 @@ from typing import Any
 import flint
 from flint import arb, fmpq
 
+from hadaflow.lab.exact.ball_losses import TWINS, Sample, Twin
 from hadaflow.lab.exact.balls import Balls, Rated, ball, increasing_root, total
 
 Matrix = Sequence[Sequence[Any]]
-CROSS_ENTROPY, MSE = "cross_entropy", "mse"
+CROSS_ENTROPY = "cross_entropy"
 
 
 @functools.cache
@@ -57,7 +58,19 @@ class Setting:
 
     @property
     def has_constant_mode(self) -> bool:
-        return self.loss == MSE
+        return self.twin.moves_constant
+
+    @property
+    def twin(self) -> Twin:
+        """The loss over balls."""
+        return TWINS[self.loss.partition(":")[0]]
+
+    @functools.cached_property
+    def sample(self) -> Sample:
+        """What one sample sees beside its margins."""
+        numbers = tuple(Fraction(v) for v in self.loss.split(":")[1:])
+        soft = [self.label(j) for j in range(self.modes)] if self.soft_labels else None
+        return Sample(numbers, self.temperature, self.multiplicity, soft)
 
     @functools.cached_property
     def elements(self) -> tuple[tuple[int, ...], ...]:
@@ -178,14 +191,16 @@ class ExactState:
         e = [(-v / tau).exp() for v in x]
         counted = [m * v for m, v in zip(count, e, strict=True)]
         b, D = multiply(psi, counted), sum(counted, arb(1))
-        if setting.loss == MSE:
-            force = [1 - setting.classes * v for v in balls]
+        sample = setting.sample._replace(counts=count)
+        if setting.has_constant_mode:
+            right = balls[0] + total([m * v for m, v in zip(count, inner, strict=True)])
+            pulls = setting.twin.pulls(sample, [right, *(right - v for v in x)])
+            everything = pulls[0] + sample.summed(pulls[1:])
+            counted = [m * v for m, v in zip(count, pulls[1:], strict=True)]
+            force = [everything, *(everything - v for v in multiply(psi, counted))]
         else:
-            force = [v / D for v in b]
-            if setting.soft_labels:
-                q = [m * ball(setting.label(j)) for j, m in enumerate(count)]
-                force = [v - w for v, w in zip(force, multiply(psi, q), strict=True)]
-            force = [v / tau for v in force]
+            weights = setting.twin.pulls(sample, x)
+            force = multiply(psi, [m * v for m, v in zip(count, weights, strict=True)])
         rows = [None] * len(a) if C is None else list(zip(*C, strict=True))
         sizes = [_squares(setting.depth, *mode) for mode in zip(a, balls, rows, strict=True)]
         velocity = _velocity(setting, sizes, balls, force)
@@ -200,7 +215,7 @@ class ExactState:
 
     @property
     def all_values(self) -> list[Rated]:
-        """The same, with the constant mode in front where the state has one (MSE)."""
+        """The same, with the constant mode in front where the state has one."""
         values = zip(self.a, self.velocity, self.state, strict=True)
         return [Rated(a, v, ("exact", known)) for a, v, known in values]
 
@@ -232,6 +247,13 @@ class ExactState:
                     sums[t] = sums.get(t, Fraction(0)) + m * v
             keys.append(("margin", *sorted(sums.items())))
         return [Rated(*v) for v in zip(self.x, rates, keys, strict=True)]
+
+
+def logits(flow: ExactState) -> list[Rated]:
+    """Of one sample, that of its own class first, where the constant mode moves."""
+    constant, *inner = flow.all_values
+    right = constant + total([m * v for m, v in zip(flow.multiplicity, inner, strict=True)])
+    return [right, *(right - x for x in flow.margins)]
 
 
 def _velocity(setting: Setting, sizes: list[Balls], balls: Balls, force: Balls) -> Balls:

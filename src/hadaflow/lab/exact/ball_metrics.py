@@ -11,7 +11,7 @@ from typing import Any
 from flint import arb
 
 from hadaflow.base.errors import InputError, meant, shown
-from hadaflow.lab.exact.ball_flow import MSE, ExactState, Setting, multiply
+from hadaflow.lab.exact.ball_flow import ExactState, Setting, logits, multiply
 from hadaflow.lab.exact.balls import Rated, ball, largest, smallest, total
 
 
@@ -70,17 +70,10 @@ def collapse_deviation(flow: ExactState) -> Rated:
 
 
 def energy(flow: ExactState) -> Rated:
-    """Loss of one sample: log(1 + Σ e^{−x/τ}) + Σ q x/τ; for MSE Σ (1 − Ka)²/2K."""
+    """Loss of one sample."""
     setting = flow.setting
-    if setting.loss == MSE:
-        constant, *_ = flow.all_values
-        gaps = [(1 - setting.classes * v) ** 2 for v in flow.values]
-        return ((1 - setting.classes * constant) ** 2 + _sum(flow, gaps)) / (2 * setting.classes)
-    x = [v / setting.temperature for v in flow.margins]
-    value = (1 + _sum(flow, [(-v).exp() for v in x])).log()
-    if setting.soft_labels:
-        value = value + _sum(flow, [v * setting.label(j) for j, v in enumerate(x)])
-    return value
+    sample = setting.sample._replace(counts=flow.multiplicity)
+    return setting.twin.energy(sample, logits(flow) if setting.has_constant_mode else flow.margins)
 
 
 def loss(flow: ExactState) -> Rated:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hadaflow.base.errors import InputError, shown
-from hadaflow.lab.exact.ball_flow import CROSS_ENTROPY, MSE, Setting
+from hadaflow.lab.exact.ball_flow import Setting
 from hadaflow.lab.exact.balls import check_denominators, exact, written
 from hadaflow.model.fitting import check_all_modes
+from hadaflow.model.losses import parse_loss
 
 Rows = tuple[tuple[Fraction, ...], ...]
 LARGEST = 512  # classes; Ψ is dense here
@@ -25,6 +26,10 @@ def setting_of(model: Any) -> Setting:
     if model.imbalance is not None:
         raise InputError(
             "Certificates need balanced classes: with `imbalance` the right vectors turn."
+        )
+    if not isinstance(model.loss, str):
+        raise InputError(
+            f"Certificates need a built-in loss, whose twin over balls there is, but it is {model.loss}."
         )
     check_all_modes(model)
 
@@ -125,13 +130,12 @@ def read_problem(document: Any) -> Setting:
 def _check_problem(setting: Setting, document: Any) -> None:
     q = setting.label_distribution
     good = (
-        setting.loss in (CROSS_ENTROPY, MSE)
+        _known_loss(setting)
         and setting.reduction in ("sum", "mean")
         and 0 <= setting.label_smoothing < 1
         and setting.temperature > 0
         and len(setting.weight_decay) == setting.depth
         and min(setting.weight_decay) >= 0
-        and not (setting.loss == MSE and (setting.soft_labels or setting.temperature != 1))
         and (q is None or not setting.label_smoothing)
     )
     if good and q is not None:
@@ -139,6 +143,18 @@ def _check_problem(setting: Setting, document: Any) -> None:
         good = len(q) == setting.classes and sum(q) == 1 and min(q) >= 0 and _symmetric(setting, q)
     if not good:
         raise broken("problem", document)
+
+
+def _known_loss(setting: Setting) -> bool:
+    """Is the loss spelled as models spell it, and does it go with the labels and the temperature?"""
+    if not isinstance(setting.loss, str):
+        return False
+    try:
+        kind = parse_loss(setting.loss)
+    except InputError:
+        return False
+    known = str(kind) == setting.loss and (kind.takes_temperature or setting.temperature == 1)
+    return known and (kind.takes_soft_labels or not setting.soft_labels)
 
 
 def _symmetric(setting: Setting, q: tuple[Fraction, ...]) -> bool:

@@ -3,72 +3,61 @@
 import dataclasses
 from typing import Any, ClassVar
 
-import numpy as np
-
-from hadaflow.algebra.padding import column, pad, row, with_front
-from hadaflow.algebra.shapes import Logits, Margins, Modes, Number, One, Padded, Samples
+from hadaflow.algebra.padding import column, pad
+from hadaflow.algebra.shapes import Logits, Margins, Modes, Number, One, Samples
 from hadaflow.base.lazy import jax, jnp
-from hadaflow.model.losses.loss import Loss
+from hadaflow.model.losses.loss import counted, log_softplus
+from hadaflow.model.losses.softmax import ProbabilityLoss
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropy(Loss):
+class CrossEntropy(ProbabilityLoss):
     r"""$-\sum_g q_g\log p_g$ with $p = \mathrm{softmax}(z/\tau)$."""
 
     temperature: Any = 1.0
     labels: Any = None  # q, None for hard labels
     name: ClassVar[str] = "cross_entropy"
     numbers: ClassVar[tuple[str, ...]] = ("temperature", "labels")
-    softmax: ClassVar[bool] = True
+    takes_soft_labels: ClassVar[bool] = True
 
-    @classmethod
-    def of(cls, temperature: float, labels: Any) -> "CrossEntropy":
-        return cls(np.float64(temperature), None if labels is None else np.asarray(labels))
+    def log_pace(self, L: Number) -> Number:
+        return jnp.zeros_like(L)
 
-    @property
-    def _inverse(self) -> Any:
-        """1/τ, since products are several times as fast as quotients; of tiny ones a finite number."""
-        return row(1 / jnp.maximum(self.temperature, 1e-307))
+    def log_value(self, L: Number) -> Number:
+        return log_softplus(L)
 
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:
         r"""Weights $p = \mathrm{softmax}(-x)$ with slowness $\log(1 + e^M)$, $M = -\log\sum_je^{-x_j}$.
 
         Soft labels: $\nu - q$ itself, which has no slowness.
         """
-        inverse = self._inverse
+        inverse = self.inverse
         smallest = jnp.min(x, axis=0, keepdims=True)
         e = jnp.exp((smallest - x) * inverse)
-        total = jnp.sum(_counted(e, counts), axis=0, keepdims=True)
+        total = jnp.sum(counted(e, counts), axis=0, keepdims=True)
         slowness = jax.nn.softplus(smallest * inverse - jnp.log(total))
         if self.labels is None:
             return e * (inverse / total), slowness
         direction = e * (jnp.exp(-slowness) / total) - column(self.labels, x)
         return direction * inverse, jnp.zeros_like(slowness)
 
-    def drive(self, basis: Any, a: Padded) -> tuple[Padded, One]:
-        padded = self if self.labels is None else dataclasses.replace(self, labels=pad(self.labels))
-        margins = with_front(basis.padded_psi(a), jnp.inf)
-        direction, slowness = padded.push(margins, basis.weights)
-        return basis.padded_psi(with_front(direction, 0.0)), slowness
-
-    def _log_wrong(self, x: Margins, counts: Any) -> Number:
-        """Log Σ e^{−x} over the wrong classes."""
-        exponents = -x * self._inverse
-        if counts is not None:
-            exponents = exponents + column(jnp.log(counts), x)
-        return jax.nn.logsumexp(exponents, axis=0)
+    @property
+    def _padded(self) -> "CrossEntropy":
+        if self.labels is None:
+            return self
+        return dataclasses.replace(self, labels=pad(self.labels))
 
     def log_energy(self, x: Margins, counts: Any = None) -> Number:
         if self.labels is None:
-            return log_softplus(self._log_wrong(x, counts))
+            return log_softplus(self.log_wrong(x, counts))
         return jnp.log(self.energy(x, counts))
 
     def energy(self, x: Margins, counts: Any = None) -> Number:
         """The loss itself; of soft labels, whose loss does not underflow."""
         if self.labels is None:
             return jnp.exp(self.log_energy(x, counts))
-        pulled = jnp.sum(_counted(x * column(self.labels, x), counts), axis=0)
-        return jax.nn.softplus(self._log_wrong(x, counts)) + pulled / self.temperature
+        pulled = jnp.sum(counted(x * column(self.labels, x), counts), axis=0)
+        return jax.nn.softplus(self.log_wrong(x, counts)) + pulled / self.temperature
 
     def fixed_point(self, basis: Any) -> Modes:
         """Where the softmax equals soft labels: `closed_forms.fixed_point`, traced."""
@@ -109,14 +98,3 @@ class CrossEntropy(Loss):
         right = jnp.sum(one_hot * Z, axis=-2, keepdims=True)
         wrong = jnp.where(one_hot == 0, Z - right, -jnp.inf)
         return log_softplus(jax.nn.logsumexp(wrong, axis=-2))
-
-
-def _counted(x: Margins, counts: Any) -> Margins:
-    """Entries times the number of classes that each stands for."""
-    return x if counts is None else x * column(counts, x)
-
-
-def log_softplus(x: Number) -> Number:
-    """log(log(1 + eˣ)), which is x itself where eˣ is below rounding."""
-    tiny = x < -40.0
-    return jnp.where(tiny, x, jnp.log(jax.nn.softplus(jnp.where(tiny, 0.0, x))))

@@ -3,19 +3,21 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from hadaflow.algebra.shapes import Logits, Modes, Number, One, Padded, Samples
+from hadaflow.algebra.shapes import Logits, Margins, Modes, Number, One, Padded, Samples
 from hadaflow.base.lazy import jnp
-from hadaflow.model.losses.loss import Loss
+from hadaflow.model.losses.loss import LogitLoss, counted
 
 
 @dataclasses.dataclass(frozen=True)
-class MeanSquaredError(Loss):
+class MeanSquaredError(LogitLoss):
     r"""$\frac12\|y - z\|^2$, hard labels: the modes move apart from each other, the constant one too."""
 
     name: ClassVar[str] = "mse"
-    moves_constant: ClassVar[bool] = True
-    settles: ClassVar[bool] = True
+    settles = True
     largest: ClassVar[float] = 1e150  # forces grow with the values, and their squares are taken
+
+    def pull(self, c: Margins, counts: Any = None) -> tuple[Margins, One]:
+        return jnp.concatenate([1 - c[:1], -c[1:]]), jnp.zeros_like(c[:1])
 
     def drive(self, basis: Any, a: Padded) -> tuple[Padded, One]:
         """1 − Ka for every mode, the constant one in front among them."""
@@ -29,6 +31,10 @@ class MeanSquaredError(Loss):
 
     def log_losses(self, Z: Logits, one_hot: Any) -> Samples:
         return jnp.log(jnp.sum((one_hot - Z) ** 2, axis=-2) / 2)
+
+    def log_energy_of_logits(self, c: Margins, counts: Any = None) -> Number:
+        gaps = jnp.concatenate([(1 - c[:1]) ** 2, c[1:] ** 2])
+        return jnp.log(jnp.sum(counted(gaps, counts), axis=0) / 2)
 
     def log_energy_of_modes(self, basis: Any, a: Modes) -> Number:
         values = jnp.concatenate([a[:1], basis.expand(a[1:], 0)])

@@ -50,11 +50,17 @@ class CirculantView(ReducedView):
 
     def drive(self, values: ComplexModes) -> tuple[ComplexModes, One]:
         """Force on complex eigenvalues, as (complex direction, log slowness of length 1)."""
-        direction, slowness = self.loss.push(self._margins(values))
-        along = _fourier(self.basis, direction)
+        if self.has_constant_mode:
+            direction, slowness = self.loss.pull(self._logits(values))
+            along = _sums(self.basis, direction)
+            pairs = np.concatenate([[False], self.basis.multiplicity == 2])
+        else:
+            direction, slowness = self.loss.push(self._margins(values))
+            along = _fourier(self.basis, direction)
+            pairs = self.basis.multiplicity == 2
         # A mode of a real character has no phase to move.
-        pairs = jnp.broadcast_to(column(self.basis.multiplicity == 2, along), along.shape)
-        return lax.complex(along.real, jnp.where(pairs, along.imag, 0.0)), slowness
+        turning = jnp.broadcast_to(column(pairs, along), along.shape)
+        return lax.complex(along.real, jnp.where(turning, along.imag, 0.0)), slowness
 
     def force(self, a: Modes, angles: Any = None) -> tuple[Modes, Modes, One]:
         direction, slowness = self.drive(polar(a, angles))
@@ -73,19 +79,24 @@ class CirculantView(ReducedView):
 
     def _margins(self, values: ComplexModes) -> Margins:
         r"""All K − 1 margins $x_g = c_0 - c_g$ of complex eigenvalues."""
-        c = _inverse_fourier(self.basis, _spread(self.basis, values)).real
+        c = self._logits(values)
         return c[:1] - c[1:]
 
+    def _logits(self, values: ComplexModes) -> Margins:
+        """The logits $c_g$ of a sample of class 0; up to a constant, where the loss does not see it."""
+        front = values if self.has_constant_mode else pad(values)
+        return _inverse_fourier(self.basis, _spread(self.basis, front)).real
+
     def log_energy(self, a: Modes, angles: Any = None) -> Number:
-        return self.loss.log_energy(self.margins(a, angles)[0])
+        return self.loss.log_energy_of_logits(self._logits(polar(a, angles)))
 
 
 def _spread(basis: Basis, values):
-    """Values at all elements of the group from those of the free modes: conjugates at −g."""
+    """Values at all elements of the group from the trivial one and the free modes: conjugates at −g."""
     firsts = np.minimum(np.arange(basis.classes), negatives(basis.group))
     number = np.searchsorted(basis.representatives, firsts)
     second = firsts != np.arange(basis.classes)
-    taken = pad(values)[number]
+    taken = values[number]
     return jnp.where(jnp.broadcast_to(column(second, taken), taken.shape), jnp.conj(taken), taken)
 
 
@@ -100,6 +111,12 @@ def _transformed(basis: Basis, values, transform):
 def _inverse_fourier(basis: Basis, values):
     """Σ_g v_g χ(g) over the group."""
     return times(float(basis.classes), _transformed(basis, values, jnp.fft.ifft))
+
+
+def _sums(basis: Basis, forces):
+    """Σ_g r_g χ̄(g) for the forces on all classes, the trivial character first."""
+    nu = _transformed(basis, lax.complex(forces, jnp.zeros_like(forces)), jnp.fft.fft)
+    return nu[basis.representatives]
 
 
 def _fourier(basis: Basis, weights):

@@ -1,0 +1,1 @@
+"""Optimizers, and how each of them acts on a Hadamard state."""
