@@ -172,6 +172,9 @@ def test_the_start_has_no_place_on_a_logarithmic_axis():
         ((edge, first),) = axis.collections[0].get_offsets()
         assert first == kl[0] and edge == axis.get_xlim()[0] <= x[0] - 0.5
         assert axis.get_xticklabels()[0].get_text() == "start"
+    untimed = hf.descend(model, [0.1, 0.2, 0.3], 100, optimizer="adam:0.01", points=10)
+    (axis,) = untimed.plot(metrics="kl", x="log10_iteration").axes
+    assert untimed.log10_time is None and axis.get_xticklabels()[0].get_text() == "start"
     both = hf.compare({"run": run, "descent": descent}, "kl", x="log10_time").axes[0].collections
     assert both[0].get_offsets()[0][0] == both[1].get_offsets()[0][0]
     assert "start" not in [

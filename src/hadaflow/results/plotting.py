@@ -167,7 +167,8 @@ class _Drawn:
     def of(cls, data: xr.Dataset, axis: Axis, spread: str) -> _Drawn:
         with np.errstate(over="ignore"):
             x = axis.values(data)
-        zero = np.isneginf(data["log10_time"].values)
+        timed = "log10_time" in data.coords  # else iterations are the only clock
+        zero = np.isneginf(data["log10_time"].values) if timed else data["iteration"].values == 0
         beside = axis.beside and bool(zero[..., 0].all()) and zero.shape[-1] > 1
         if "run" not in data.dims:
             return cls(data, x, "", beside=beside)
