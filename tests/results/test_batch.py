@@ -121,7 +121,7 @@ def test_pictures_of_batches_say_what_lines_and_bands_are(batch, long_batch):
     common = hf.solve(MODEL, STARTS, log10_times=[-1.0, 0.5, 1.0])
     drawn = common.plot(metrics="kl", x="log10_time")
     assert "mean ± standard error of 6 runs" in drawn.legends[0].get_texts()[0].get_text()
-    np.testing.assert_allclose(lines_of(drawn.axes[0])[0], common.measure("kl").mean(axis=0))
+    np.testing.assert_allclose(lines_of(drawn.axes[0])[0], common.measure("kl").mean(axis=0)[1:])
     means = hf.descend(MODEL, STARTS, 50, 0.1, points=5).plot(metrics="l2")
     assert "mean ± standard error of 6 runs" in means.legends[0].get_texts()[0].get_text()
     with pytest.raises(hf.InputError, match="`spread` must be one of auto, quantiles"):
@@ -143,7 +143,9 @@ def test_no_curves_are_made_of_start_and_end(batch, asked):
     ):
         hf.compare({"one": batch[0], "ends": batch}, "kl")
     # One run of them has two points, and a line between them would be invented, too.
-    for line in batch[0].plot(metrics="kl").axes[0].lines:
+    axis = batch[0].plot(metrics="kl", x="log10_time").axes[0]
+    assert axis.get_xticklabels()[0].get_text() == "start"
+    for line in [*axis.lines, *batch[0].plot(metrics="kl", x="log_norm").axes[0].lines]:
         assert (line.get_linestyle(), line.get_marker()) == ("None", "o")
 
 

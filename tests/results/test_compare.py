@@ -52,7 +52,7 @@ def test_axes_and_quantities_of_ones_own(collapse):
     np.testing.assert_allclose(late[-1], np.log10(3614.8996), rtol=1e-6)
     mine = Figure().subplots(1, 2)
     assert run.plot(metrics=["kl", "l2"], ax=mine) is None
-    np.testing.assert_array_equal(mine[1].lines[0].get_ydata(), run.measure("l2"))
+    np.testing.assert_array_equal(mine[1].lines[0].get_ydata(), run.measure("l2")[1:])
     descent = hf.descend(hf.UFM(8), FIGURE_1, 100, 0.1, points=10)
     np.testing.assert_array_equal(
         descent.plot(metrics="kl", x="iteration").axes[0].lines[0].get_xdata(), descent.iterations
@@ -92,10 +92,9 @@ def test_runs_are_compared_by_name_with_bands_explained(tmp_path):
     assert said[0] == "hadamard"
     assert said[1] == "gaussian: mean ± standard error of 5 runs"
     assert said[2].startswith("two: median, 5–95 % of 2 runs")
-    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), one.measure("kl"))
-    np.testing.assert_allclose(
-        figure.axes[0].lines[1].get_ydata(), many.measure("kl").mean(axis=0), rtol=1e-12
-    )
+    kl = one.measure("kl"), many.measure("kl").mean(axis=0)
+    for line, values in zip(figure.axes[0].lines, kl, strict=False):
+        np.testing.assert_allclose(line.get_ydata(), values[1:], rtol=1e-12)
     assert len(figure.axes[1].lines) == 3 * 3 + 1  # every mode of each, and collapse
     assert (tmp_path / "c.png").stat().st_size > 10_000
 
@@ -156,3 +155,28 @@ def test_a_descent_says_how_it_was_stepped():
     assert "learning rate 0.1, momentum 0.9" in run.plot().get_suptitle()
     turned = hf.solve(hf.UFM(5), hf.circulant([1 + 0.2j, 0.3 + 0.5j]), hf.Norm(5.0))
     assert "modes with phases" in turned.plot().get_suptitle()
+
+
+def test_the_start_has_no_place_on_a_logarithmic_axis():
+    """It stands at the left edge, which says so, and no line joins it to the first positive time."""
+    model = hf.UFM(4)
+    run = hf.solve(model, [0.1, 0.2, 0.3], hf.Time(1e3), points=20)
+    descent = hf.descend(model, [0.1, 0.2, 0.3], 100, 0.1, points=10)
+    for figure, kl in (
+        (run.plot(metrics="kl", x="log10_time"), run.measure("kl")),
+        (descent.plot(metrics="kl", x="log10_iteration"), descent.measure("kl")),
+    ):
+        (axis,) = figure.axes
+        x, y = axis.lines[0].get_data()
+        np.testing.assert_array_equal(y, kl[1:])
+        ((edge, first),) = axis.collections[0].get_offsets()
+        assert first == kl[0] and edge == axis.get_xlim()[0] <= x[0] - 0.5
+        assert axis.get_xticklabels()[0].get_text() == "start"
+    untimed = hf.descend(model, [0.1, 0.2, 0.3], 100, optimizer="adam:0.01", points=10)
+    (axis,) = untimed.plot(metrics="kl", x="log10_iteration").axes
+    assert untimed.log10_time is None and axis.get_xticklabels()[0].get_text() == "start"
+    both = hf.compare({"run": run, "descent": descent}, "kl", x="log10_time").axes[0].collections
+    assert both[0].get_offsets()[0][0] == both[1].get_offsets()[0][0]
+    assert "start" not in [
+        t.get_text() for t in run.plot(metrics="kl", x="log_norm").axes[0].get_xticklabels()
+    ]

@@ -19,6 +19,7 @@ class Axis:
 
     label: str
     values: Callable[[xr.Dataset], np.ndarray]
+    beside: bool = False  # has the start no place on it, and stands beside the rest?
 
 
 def _log10_time(data: xr.Dataset) -> np.ndarray:
@@ -41,7 +42,7 @@ def _iterations(data: xr.Dataset) -> np.ndarray:
 
 
 AXES = {
-    "log10_time": Axis(r"$\log_{{10}} t$ ({units} units)", _log10_time),
+    "log10_time": Axis(r"$\log_{{10}} t$ ({units} units)", _log10_time, beside=True),
     "log_norm": Axis(r"$\log\,\|a\|_1$", lambda data: data["log_norm"].values),
     "log10_log10_time": Axis(
         r"$\log_{{10}} \log_{{10}} t$ ({units} units, $t > 1$)", _log10_log10_time
@@ -49,7 +50,9 @@ AXES = {
     "time": Axis("$t$ ({units} units)", lambda data: 10.0 ** data["log10_time"].values),
     "path_length": Axis("path length ({units} units)", lambda data: data["path_length"].values),
     "log10_iteration": Axis(
-        r"$\log_{{10}}$ iteration", lambda data: np.log10(np.maximum(_iterations(data), 0.5))
+        r"$\log_{{10}}$ iteration",
+        lambda data: np.log10(np.maximum(_iterations(data), 0.5)),
+        beside=True,
     ),
     "iteration": Axis("iteration", _iterations),
 }

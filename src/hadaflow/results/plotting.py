@@ -161,18 +161,26 @@ class _Drawn:
     x: np.ndarray
     spread: str
     own: bool = False  # has each run its own times?
+    beside: bool = False  # does the start stand beside the curve, which begins at the next point?
 
     @classmethod
     def of(cls, data: xr.Dataset, axis: Axis, spread: str) -> _Drawn:
         with np.errstate(over="ignore"):
             x = axis.values(data)
+        timed = "log10_time" in data.coords  # else iterations are the only clock
+        zero = np.isneginf(data["log10_time"].values) if timed else data["iteration"].values == 0
+        beside = axis.beside and bool(zero[..., 0].all()) and zero.shape[-1] > 1
         if "run" not in data.dims:
-            return cls(data, x, "")
+            return cls(data, x, "", beside=beside)
         if x.ndim > 1 and np.array_equal(x, np.broadcast_to(x[:1], x.shape)):
             x = x[0]
         own = x.ndim > 1
         chosen = (QUANTILES if own else ERRORS) if spread == AUTO else spread
-        if not own or chosen == EACH:
+        if not own:
+            return cls(data, x, chosen, own, beside)
+        if beside:  # each begins at its own first time
+            x = np.where(zero, np.nan, x)
+        if chosen == EACH:
             return cls(data, x, chosen, own)
         ends = np.nanmin(x), np.nanmax(x)
         grid = np.linspace(*ends, _COMMON_POINTS)
@@ -293,6 +301,7 @@ def draw(
     """
     chosen = AXES[telling(runs, panels) if x == AUTO else x]
     drawn = {name: _Drawn.of(_some_modes(data), chosen, spread) for name, data in runs.items()}
+    start = _stand_beside([d.x for d in drawn.values() if d.beside])
     with house_style():
         figure = None
         if axes is None:
@@ -307,12 +316,32 @@ def draw(
             high = max(np.nanmax(d.x) for d in drawn.values())
             if high > low:
                 axis.set_xlim(low, high)
+                if start is not None:
+                    _mark_start(axis, start)
         for axis in flat[len(panels) :]:
             axis.set_visible(False)
         _explain(figure, flat, drawn)
         if title and figure is not None:
             figure.suptitle(title, fontsize=11)
     return figure
+
+
+def _stand_beside(places: list[np.ndarray]) -> float | None:
+    """One place for the starts of all runs, left of their other points; written into `places`."""
+    if not places:
+        return None
+    first, last = min(x[1] for x in places), max(x[-1] for x in places)
+    start = float(first - max(0.5, 0.04 * (last - first)))
+    for x in places:
+        x[0] = start
+    return start
+
+
+def _mark_start(axis: Any, start: float) -> None:
+    """Say of the left edge that it is no number of the axis."""
+    low, high = axis.get_xlim()
+    ticks = [t for t in axis.get_xticks() if low + 0.1 * (high - low) < t <= high]
+    axis.set_xticks([start, *ticks], ["start", *(f"{t:g}" for t in ticks)])
 
 
 def _draw_panel(axis: Any, panel: str, drawn: dict[str, _Drawn]) -> None:
@@ -359,15 +388,27 @@ def _draw_values(
     if one.spread == EACH:
         style["lw"] = 0.6
         for x, y in one.lines(values):
+            if one.beside:
+                axis.scatter(x[:1], y[:1], s=6, color=color, alpha=0.4, clip_on=False)
+                x, y = x[1:], y[1:]
             axis.plot(x, y, color=color, alpha=0.4, **style)
             style.pop("label", None)
         return
     center, edges = one.center_and_band(values)
-    if len(center) <= 2 and not one.spread:  # between a start and an end lies no curve
+    if len(center) <= 2 and (
+        one.beside or not one.spread
+    ):  # between a start and an end lies no curve
         style |= {"ls": "", "marker": "o", "ms": 4, "clip_on": False}
-    axis.plot(one.x, center, color=color, **style)
+    x = one.x
+    if one.beside:
+        axis.scatter(x[:1], center[:1], s=10, color=color, clip_on=False)
+        if edges is not None and band:
+            axis.vlines(x[0], edges[0][0], edges[1][0], color=color, alpha=0.4, lw=3)
+        x, center = x[1:], center[1:]
+        edges = None if edges is None else (edges[0][1:], edges[1][1:])
+    axis.plot(x, center, color=color, **style)
     if edges is not None and band:
-        axis.fill_between(one.x, *edges, color=color, alpha=0.2, lw=0)
+        axis.fill_between(x, *edges, color=color, alpha=0.2, lw=0)
 
 
 def _squeezed(panel: str, drawn: dict[str, _Drawn]) -> bool:
