@@ -274,7 +274,7 @@ def all_structures():
 )
 def test_all_structures(name, group, n, depth, width, loss, lift):
     how = {} if name in SPECTRAL or depth == 1 or lift != "circulant" else {"rotation": lift}
-    if loss in ("mse", "soft") and name.startswith(RESTLESS):
+    if loss not in ("hard", "cold") and name.startswith(RESTLESS):
         how["steps"] = 15
     for seed in range(2):
         check(name, group, n, depth, width, loss, lift, seed, LOOSE.get(name, 1e-12), **how)

@@ -261,6 +261,26 @@ def test_a_list_of_learning_rates_is_a_batch(name, full):
             assert batch.log10_time is None and alone.log10_time is None
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_runs_of_a_batch_do_not_see_each_other(full):
+    """LAMB divides by norms of layers, which are those of each run."""
+    model = hf.UFM(5)
+    starts = np.array([[0.2, 0.7], [0.5, 0.1], [1.0, 2.0]])
+    begin = hf.hadamard(model, starts, rotation="circulant") if full else starts
+    lamb = opt.elementwise(optax.lamb(0.01))
+    batch = train(model, begin, 100, lamb, points=3)
+    for i, start in enumerate(starts):
+        alone = train(model, start, 100, lamb, points=3)
+        np.testing.assert_allclose(
+            np.sort(batch[i].a), np.sort(alone_values(alone, full)), rtol=1e-11
+        )
+
+
+def alone_values(run, full):
+    """As a full view has them: every one as often as its multiplicity."""
+    return run.model.nontrivial(run.a) if full else run.a
+
+
 def test_one_rate_for_each_start_and_one_that_overshoots():
     starts = np.array([[0.2, 0.2, 0.4, 0.7], [0.2, 0.5, 0.5, 0.6]])
     batch = train(hf.UFM(4, loss="mse"), starts, 50, [0.01, 10.0], points=6)
@@ -446,6 +466,19 @@ def test_a_race(tmp_path):
     assert "<img" in found._repr_html_()
     found.plot(tmp_path / "race.png")
     assert (tmp_path / "race.png").exists()
+
+
+def test_a_race_that_is_interrupted():
+    heard = []
+
+    def stop(text, fraction=None):
+        heard.append(text)
+        raise KeyboardInterrupt
+
+    runners = {"short": "sign:0.01", "long": "adam:1e-9"}
+    found = hf.race(hf.UFM(4), [0.2, 0.5, 0.9], runners, "collapse:0.2", 10**9, progress=stop)
+    assert found["short"].run.status == "collapsed" and found["long"].run.status == "interrupted"
+    assert heard == ["short"]
 
 
 def test_what_a_race_refuses():

@@ -21,7 +21,7 @@ from hadaflow.base.progress import Report, check_progress
 from hadaflow.descent.lifts import reduced_places
 from hadaflow.descent.loop import NOT_YET, Marched, Watched, march
 from hadaflow.descent.optimizers import named
-from hadaflow.descent.optimizers.optimizer import ELEMENTWISE, Optimizer, Own, is_transformation
+from hadaflow.descent.optimizers.optimizer import Optimizer, Own, is_transformation
 from hadaflow.descent.rules import Rule, descent_of, rule_of
 from hadaflow.descent.stability import check_momentum
 from hadaflow.descent.systems import MatrixDescent, System, spectral_descent
@@ -373,8 +373,9 @@ def _descend_matrices(
     # Runs of the batch on the last axis inside the loop, on the first ones outside.
     x0 = tuple(np.moveaxis(f.reshape(-1, *f.shape[-2:]), 0, -1) for f in state.factors)
     if descent is None:
-        apart = optimizer.reduces != ELEMENTWISE
-        rule = rule_of(optimizer, of_values=False, in_logs=False, runs=apart, shapes=())
+        rule = rule_of(
+            optimizer, of_values=False, in_logs=False, runs=optimizer.apart, shapes=()
+        )  # fmt: skip
     else:
         rule = descent_of(*descent)
     values = _singular_values(model, start) if go.watched.kinds else np.zeros((*batch, 0))
@@ -418,7 +419,7 @@ def _descend_spectrum(
         rule = descent_of(*descent)
     else:
         system = places
-        apart = start.a.ndim > 1 and optimizer.reduces != ELEMENTWISE
+        apart = start.a.ndim > 1 and optimizer.apart
         rule = rule_of(
             optimizer, of_values=not optimizer.on_diagonals, in_logs=True, runs=apart,
             shapes=model.factor_shapes,

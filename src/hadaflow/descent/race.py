@@ -206,13 +206,18 @@ def race(
                 found[name] = runner
                 done.append(name)
                 bar.report(f"{name}", len(done) / len(named))
+        except KeyboardInterrupt:  # what is finished, and how far the others have come
+            stopped.set()
+            found |= dict(task.result() for task in tasks if not task.cancel())
+            if not found:
+                raise
         except BaseException:
             stopped.set()
             for task in tasks:
                 task.cancel()
             raise
     target = next(iter(found.values())).run.settings["until"]
-    return Race(model, {name: found[name] for name in named}, steps, target)
+    return Race(model, {name: found[name] for name in named if name in found}, steps, target)
 
 
 def _levels(model: UFM) -> tuple[float, ...]:

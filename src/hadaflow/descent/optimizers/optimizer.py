@@ -51,6 +51,7 @@ class Optimizer:
     learning_rate: Any  # a number, a tuple of them, a schedule, or None where it is not known
     reduces: str = ""  # SPECTRAL, ELEMENTWISE, or not at all
     on_diagonals: bool = False  # does it see singular values as rectangular matrices?
+    apart: bool = True  # do runs of a batch need a state each? Not where every entry has its own
     scaleless: bool = False
     weight_decay: float = 0.0  # decoupled
     rates: np.ndarray | None = None  # learning rates of several runs
@@ -88,6 +89,10 @@ class Named(Optimizer):
     @property
     def reduces(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.kind.reduces
+
+    @property
+    def apart(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.kind.reduces != ELEMENTWISE
 
     @property
     def scaleless(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
