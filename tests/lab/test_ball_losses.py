@@ -42,7 +42,13 @@ def test_soft_labels(name):
         assert told.rate == pytest.approx(float(hf.rate(metric, model, a)), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["pairwise_logistic", "one_vs_rest", "brier"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pairwise_logistic",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("one_vs_rest", "brier")),
+    ],
+)
 def test_m_rises_for_other_losses_and_the_file_is_checked_again(name):
     found = hf.hunt("l2", hf.UFM(8, loss=name), starts=512, seconds=20, seed=0, progress=None)
     assert found.certificate is not None and found.certificate.rate > 0
@@ -50,6 +56,7 @@ def test_m_rises_for_other_losses_and_the_file_is_checked_again(name):
     assert document["problem"]["loss"] == name and hf.recheck(document).holds
 
 
+@pytest.mark.slow
 def test_kl_is_not_found_to_rise_where_it_provably_falls():
     for name in ("pairwise_logistic", "exponential", "squared_hinge"):
         found = hf.hunt("kl", hf.UFM(4, loss=name), starts=256, seconds=10, seed=0, progress=None)

@@ -127,7 +127,9 @@ def test_values_and_slopes_are_those_of_the_definition(name):
 
 
 @pytest.mark.parametrize("name", [*DEFINITIONS, "infonce"])
-@pytest.mark.parametrize("group", [(2, 2, 2), (6,), (2, 4), (5,)])
+@pytest.mark.parametrize(
+    "group", [(6,), *(pytest.param(g, marks=pytest.mark.slow) for g in ((2, 2, 2), (2, 4), (5,)))]
+)
 def test_the_reduced_view_tells_the_same_of_a_state(name, group):
     model = model_of(name, int(np.prod(group)), group=group, samples=2)
     a = start_of(model, 2) / 4  # no margin is beyond one
@@ -168,10 +170,7 @@ CASES = [
     {"weight_decay": 0.05},
     {"C": 0.4},
 ]
-FEW = [
-    ("brier", 0), ("siglip:2:-1", 0), ("pairwise_logistic", 2), ("focal:1.5", 3), ("one_vs_rest", 4),
-    ("one_vs_rest", 1), ("squared_hinge", 2), ("hinge", 0), ("infonce", 0),
-]  # fmt: skip
+FEW = [("brier", 3), ("pairwise_logistic", 2), ("one_vs_rest", 4), ("siglip:2:-1", 1), ("hinge", 0)]
 EVERY = [
     pytest.param(name, i, marks=[] if (name, i) in FEW else pytest.mark.slow)
     for name in [*DEFINITIONS, "infonce"]
@@ -204,7 +203,10 @@ def test_the_reduced_flow_is_that_of_the_matrices(name, case):
         np.testing.assert_allclose(theirs, Z, atol=atol)
 
 
-@pytest.mark.parametrize("name", ["focal:1.5", "pairwise_logistic", "one_vs_rest", "mse"])
+@pytest.mark.parametrize(
+    "name",
+    ["one_vs_rest", *(pytest.param(n, marks=pytest.mark.slow) for n in ("focal:1.5", "mse"))],
+)
 def test_modes_with_phases(name):
     model = model_of(name)
     front = [0.4] * model.has_constant_mode
@@ -218,7 +220,14 @@ def test_modes_with_phases(name):
         )
 
 
-@pytest.mark.parametrize("name", ["brier", "pairwise_logistic", "focal:1.5", "squared_hinge"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "brier",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("pairwise_logistic", "focal:1.5")),
+        pytest.param("squared_hinge", marks=pytest.mark.slow),
+    ],
+)
 def test_two_blocks_of_classes(name):
     model = hf.UFM(5, loss=name, imbalance=((3, 2), (2, 1)))
     start = hf.spectrum(np.linspace(0.2, 0.6, model.modes), angle=0.6)
@@ -400,7 +409,9 @@ def test_a_penalty_breaks_it():
     assert off[0] < 1e-8 and off[1] > 1e-5
 
 
-@pytest.mark.parametrize("name", PROBABILITY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if "focal" in n else pytest.mark.slow) for n in PROBABILITY]
+)
 def test_clocks_of_dual_steps_are_those_of_explicit_ones(name):
     model = hf.UFM(8, loss=name, temperature=1.5)
     start = start_of(model)
@@ -415,6 +426,7 @@ def test_clocks_of_dual_steps_are_those_of_explicit_ones(name):
     assert tiny.log10_time[-1] == pytest.approx(same.log10_time[-1], abs=1e-7)
 
 
+@pytest.mark.slow
 def test_collapse_comes_at_the_same_norm_at_another_time():
     plain, focal = hf.UFM(256), hf.UFM(256, loss="focal:2")
     start = hf.starts.uniform(plain, 0.5, 1.5, 0)
@@ -483,7 +495,7 @@ def one_sided(z, y):
         (own_sigmoids, "one_vs_rest"),
     ],
 )
-@pytest.mark.parametrize("group", [(6,), (2, 2, 2)])
+@pytest.mark.parametrize("group", [(6,), pytest.param((2, 2, 2), marks=pytest.mark.slow)])
 def test_a_loss_of_ones_own_is_the_one_it_writes_down(loss, same, group):
     options = {"classes": int(np.prod(group)), "group": group, "samples": 2}
     ours, theirs = hf.UFM(loss=loss, **options), hf.UFM(loss=same, **options)
