@@ -276,5 +276,7 @@ def test_all_structures(name, group, n, depth, width, loss, lift):
     how = {} if name in SPECTRAL or depth == 1 or lift != "circulant" else {"rotation": lift}
     if loss not in ("hard", "cold") and name.startswith(RESTLESS):
         how["steps"] = 15
+    # Entry by entry, rounding off the circulant matrices grows in some draws of deep models.
+    usual = 1e-11 if name in ELEMENTWISE and depth == 3 else 1e-12
     for seed in range(2):
-        check(name, group, n, depth, width, loss, lift, seed, LOOSE.get(name, 1e-12), **how)
+        check(name, group, n, depth, width, loss, lift, seed, LOOSE.get(name, usual), **how)

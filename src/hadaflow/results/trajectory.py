@@ -42,7 +42,7 @@ _AT_INFINITY = {"margin": np.inf, "log_energy": -np.inf, "log_loss": -np.inf}
 @functools.cache
 def package_versions() -> dict[str, str]:
     """Versions of everything that computes, for the record."""
-    names = ("hadaflow", "jax", "jaxlib", "diffrax", "numpy", "scipy")
+    names = ("hadaflow", "jax", "jaxlib", "diffrax", "optax", "numpy", "scipy")
     return {"python": platform.python_version()} | {n: _version(n) for n in names}
 
 
