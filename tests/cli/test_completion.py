@@ -16,7 +16,7 @@ tab() {
 }
 tab so
 tab solve --cl
-tab solve --loss ""
+tab solve --loss s
 tab hunt l2 --seek r
 """
 
@@ -39,7 +39,7 @@ def test_what_is_installed_completes_in_bash(tmp_path):
     told = bash("hadaflow --install-completion; echo done")
     assert told.startswith("bash completion installed in ") and told.endswith("done\n")
     assert {p.name for p in tmp_path.iterdir()} == {"bin", ".bashrc", ".bash_completions"}
-    assert bash(COMPLETE).splitlines() == ["solve", "--classes", "cross_entropy mse", "rise"]
+    assert bash(COMPLETE).splitlines() == ["solve", "--classes", "squared_hinge siglip", "rise"]
 
 
 def test_completing_imports_no_jax():

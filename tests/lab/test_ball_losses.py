@@ -19,7 +19,15 @@ def test_every_built_in_loss_has_a_twin():
         assert twin.moves_constant == parse_loss(name).moves_constant
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        if n in ("focal:1.5", "brier", "pairwise_logistic", "siglip:2:-1")
+        else pytest.param(n, marks=pytest.mark.slow)
+        for n in NAMES
+    ],
+)
 @pytest.mark.parametrize(
     "options",
     [{"classes": 6, "samples": 2}, {"classes": 8, "depth": 3}, {"classes": 5, "depth": 1}],

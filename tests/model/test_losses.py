@@ -53,6 +53,11 @@ PROBABILITY = (
 )  # fmt: skip
 
 
+def some_fast(names, fast):
+    """The others are tried by `make slow`."""
+    return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
 def infonce(Z, classes):
     """Both ways, of columns whose classes are these."""
     own = jnp.asarray(classes)[None] == jnp.arange(len(Z))[:, None]
@@ -111,7 +116,10 @@ def model_of(name, classes=6, **options):
 # --- values and slopes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*DEFINITIONS, "infonce"])
+FAST = ("focal:1.5", "brier", "pairwise_logistic", "siglip:2:-1", "infonce")
+
+
+@pytest.mark.parametrize("name", some_fast([*DEFINITIONS, "infonce"], FAST))
 def test_values_and_slopes_are_those_of_the_definition(name):
     rng = np.random.default_rng(1)
     for samples in (1, 3):
@@ -126,7 +134,7 @@ def test_values_and_slopes_are_those_of_the_definition(name):
         np.testing.assert_allclose((step.H - Z) / 1e-3, -slope, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", [*DEFINITIONS, "infonce"])
+@pytest.mark.parametrize("name", some_fast([*DEFINITIONS, "infonce"], FAST))
 @pytest.mark.parametrize(
     "group", [(6,), *(pytest.param(g, marks=pytest.mark.slow) for g in ((2, 2, 2), (2, 4), (5,)))]
 )
@@ -146,7 +154,10 @@ def test_the_reduced_view_tells_the_same_of_a_state(name, group):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in [*DEFINITIONS, "infonce"] if parse_loss(n).takes_temperature]
+    "name",
+    some_fast(
+        [n for n in [*DEFINITIONS, "infonce"] if parse_loss(n).takes_temperature], ("brier",)
+    ),
 )
 def test_temperature_divides_the_logits(name):
     model = model_of(name, 6, temperature=2.5, samples=2)
@@ -240,7 +251,7 @@ def test_two_blocks_of_classes(name):
         )
 
 
-@pytest.mark.parametrize("name", ["brier", "one_vs_rest"])
+@pytest.mark.parametrize("name", some_fast(["brier", "one_vs_rest"], ("brier",)))
 def test_soft_labels(name):
     model = model_of(name, samples=2, label_smoothing=0.2)
     q = model.labels
@@ -362,10 +373,16 @@ def test_times_of_ten_to_the_thousand():
 # --- one orbit, many losses ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PROBABILITY)
+@pytest.mark.parametrize("name", some_fast(PROBABILITY, ("focal:1.5",)))
 @pytest.mark.parametrize(
     "options",
-    [{}, {"group": (8,), "depth": 1}, {"group": (2, 4), "C": 0.7}, {"depth": 3, "C": 0.5}],
+    [
+        {"group": (2, 4), "C": 0.7},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in ({}, {"group": (8,), "depth": 1}, {"depth": 3, "C": 0.5})
+        ),
+    ],
 )
 def test_functions_of_the_probability_share_the_orbit_of_cross_entropy(name, options):
     """At the same norm the state is the same; the clocks are dt_F = dt/(−F′(p)p)."""
@@ -397,6 +414,7 @@ def pace(name, p):
     }[kind]
 
 
+@pytest.mark.slow
 def test_a_penalty_breaks_it():
     start = start_of(hf.UFM(8), 4)
     off = []
@@ -491,8 +509,8 @@ def one_sided(z, y):
     ("loss", "same"),
     [
         (own, "cross_entropy"),
-        (hf.losses.Own(own, log_own), "cross_entropy"),
-        (own_sigmoids, "one_vs_rest"),
+        pytest.param(hf.losses.Own(own, log_own), "cross_entropy", marks=pytest.mark.slow),
+        pytest.param(own_sigmoids, "one_vs_rest", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("group", [(6,), pytest.param((2, 2, 2), marks=pytest.mark.slow)])
@@ -572,6 +590,7 @@ def test_what_is_refused(call, told):
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
+@pytest.mark.slow
 def test_the_full_view_has_losses_without_symmetry():
     model = hf.UFM(6, loss=unfair)
     start = hf.gaussian(model, 0.5)

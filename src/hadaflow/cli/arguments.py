@@ -74,7 +74,8 @@ Unbalanced = Annotated[
 LossOption = Annotated[
     str,
     typer.Option(
-        help=f"Loss: {', '.join(spelling(kind) for kind in LOSSES.values())}.", show_default=True
+        help=f"Loss: {', '.join(spelling(kind) for kind in LOSSES.values())}.",
+        autocompletion=lambda incomplete: [name for name in LOSSES if name.startswith(incomplete)],
     ),
 ]
 Width = Annotated[int | None, typer.Option(help="Feature dimension [default: classes].")]
