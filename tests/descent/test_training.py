@@ -12,6 +12,7 @@ from dense_training import factors_of, labels, rotation, sylvester, trained
 import hadaflow as hf
 from hadaflow.descent import coordinates
 from hadaflow.descent.systems import spectral_descent
+from hadaflow.flow.places import Place
 
 opt = hf.optimizers
 EIGHT = hf.UFM(8)
@@ -405,6 +406,7 @@ def cut():
 
 
 def test_places_of_a_run_without_a_time():
+    assert str(Place("maximum", 0.5, None, 1.0, 7)).startswith("maximum 0.5 at iteration 7")
     run = train(optimizer=opt.adam(0.01), steps=20_000, points=200)
     turn = run.extremes("kl")[0]
     assert turn.log10_time is None and turn.iteration in run.iterations

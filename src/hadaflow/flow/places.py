@@ -29,7 +29,10 @@ class Place(NamedTuple):
     iteration: int | None = None  # of a descent
 
     def __str__(self) -> str:
-        when = "t = 0" if self.log10_time == -math.inf else f"log10 t = {self.log10_time:.6g}"
+        if self.log10_time is None:
+            when = f"iteration {self.iteration}"
+        else:
+            when = "t = 0" if self.log10_time == -math.inf else f"log10 t = {self.log10_time:.6g}"
         verb = f"{self.kind} through" if self.kind in ("rises", "falls") else self.kind
         return f"{verb} {self.value:.6g} at {when}, log‖a‖₁ = {self.log_norm:.6g}"
 
