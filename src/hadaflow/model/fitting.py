@@ -9,7 +9,6 @@ import numpy as np
 from hadaflow.base.checks import as_numbers
 from hadaflow.base.errors import InputError
 from hadaflow.model.layers import balanced_like
-from hadaflow.model.losses import Own
 from hadaflow.model.named_starts import parse
 from hadaflow.model.states import RAW, Parameters, Spectrum, check_factors, check_units, spectrum
 from hadaflow.model.ufm import UFM
@@ -92,7 +91,7 @@ def as_spectrum(model: UFM, start: Any) -> Spectrum:
 def check_reduced_view(model: UFM) -> None:
     """Refuse a model that has none."""
     if model.imbalance is None:
-        if isinstance(model.loss_kind, Own) and (why := model.asymmetry):
+        if why := model.asymmetry:
             raise InputError(
                 f"There is no reduced view of this loss, as under it {why}: use the full view, with a "
                 "start from `hadamard` or `gaussian`."

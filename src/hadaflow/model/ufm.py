@@ -413,9 +413,8 @@ class UFM:
 
     @functools.cached_property
     def asymmetry(self) -> str:
-        """Why a loss of one's own has no reduced view: what it does not treat alike; else nothing."""
-        kind = self.loss_kind
-        return kind.asymmetry(self.basis) if isinstance(kind, Own) else ""
+        """Why the loss has no reduced view: what it does not treat alike; else nothing."""
+        return self.loss_kind.asymmetry(self.basis)
 
     @property
     def is_cross_entropy(self) -> bool:

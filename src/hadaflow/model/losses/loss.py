@@ -57,6 +57,10 @@ class Loss:
             given["labels"] = None if labels is None else np.asarray(labels)
         return dataclasses.replace(self, **given) if given else self  # pyright: ignore
 
+    def asymmetry(self, basis: Any) -> str:
+        """Why the reduced view cannot have it: which symmetry of the classes it breaks; else nothing."""
+        return ""
+
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:
         """The pull away from every wrong class, as (direction, slowness); the latter has length 1.
 
