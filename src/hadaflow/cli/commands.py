@@ -105,6 +105,12 @@ def solve_command(
         typer.Option(help="Number of saved points [default: 200, fewer for many classes]."),
     ] = None,
     method: Annotated[str, typer.Option(help="auto, tsit5, dopri8, kvaerno5 or dual.")] = "auto",
+    geometry: Annotated[
+        str, typer.Option(help="Of steepest descent: euclidean, sign or spectral.")
+    ] = "euclidean",
+    decay: Annotated[
+        float, typer.Option(help="Decoupled decay in the sign or spectral geometry.")
+    ] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Write the trajectory to this NetCDF file.")] = (
         None
     ),
@@ -133,6 +139,8 @@ def solve_command(
         "points": points,
         "rtol": rtol,
         "method": method,
+        "geometry": geometry,
+        "decay": decay,
     }
     if only_estimate:
         found = estimate(model, state, **asked)

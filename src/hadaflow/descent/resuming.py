@@ -40,7 +40,7 @@ def resume(run: Trajectory, progress: str | Report | None = "auto") -> Trajector
     state = run.state(-1)
     onwards = solve(
         run.model, state, units=run.units, rtol=run.settings["rtol"], method=_method(run),
-        points=run.settings["points"], progress=progress, **rest,
+        points=run.settings["points"], progress=progress, **run.steepest, **rest,
     )  # fmt: skip
     return _joined(run, onwards)
 

@@ -52,7 +52,7 @@ def carry_out(request: Request, start: Spectrum) -> Trajectory:
             request, start, *early, method=CLOSED_FORM.name, reason="nothing to integrate"
         )
     run = request.method.run(request, start)
-    reason = None if request.method is DUAL else DUAL.takes_over(request, start, run)
+    reason = None if request.method in (DUAL, CLOSED_FORM) else DUAL.takes_over(request, start, run)
     return run if reason is None else DUAL.run(request.by(DUAL, reason), start)
 
 

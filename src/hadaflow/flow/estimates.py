@@ -53,6 +53,8 @@ def estimate(
     points: int | None = None,
     rtol: float = 1e-8,
     method: str = "auto",
+    geometry: str = "euclidean",
+    decay: float = 0.0,
 ) -> Estimate:
     """Method, memory and time of a run that `solve` would do with the same arguments.
 
@@ -66,7 +68,18 @@ def estimate(
         'tsit5'
     """
     request = make_request(
-        model, start, until, times, log10_times, units, points, rtol, method, None
+        model,
+        start,
+        until,
+        times,
+        log10_times,
+        units,
+        points,
+        rtol,
+        method,
+        None,
+        geometry,
+        decay,
     )
     check_method(method)
     full = isinstance(start, Parameters)

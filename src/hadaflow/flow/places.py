@@ -114,7 +114,7 @@ def _onwards(run: Trajectory, state: Any, where: float, times: np.ndarray) -> Tr
             later = times + np.log1p(-np.exp((where - times) * math.log(10.0))) / math.log(10.0)
     rtol = run.settings.get("rtol", 1e-8)
     found = solve(
-        run.model, state, log10_times=later, units=run.units, rtol=rtol, progress=None
+        run.model, state, log10_times=later, units=run.units, rtol=rtol, progress=None, **run.steepest
     )  # fmt: skip
     found.log10_time[1:] = times[: len(found) - 1]
     return found

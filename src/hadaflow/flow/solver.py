@@ -27,9 +27,11 @@ def solve(
     points: int | None = None,
     rtol: float = 1e-8,
     method: str = "auto",
+    geometry: str = "euclidean",
+    decay: float = 0.0,
     progress: str | Report | None = "auto",
 ) -> Trajectory:
-    """Follow the gradient flow of `model` from `start`.
+    """Follow the gradient flow of `model` from `start`, or steepest descent in another geometry.
 
     Args:
         model: The problem; or a list of problems, or names with problems, for as many results.
@@ -51,6 +53,11 @@ def solve(
         method: "auto", or a solver by name: tsit5, dopri8 (explicit), kvaerno5 (implicit, dense),
             dual (implicit, matrix-free: balanced cross-entropy of depth 2). `diagnostics` of the
             result say which it was, and why.
+        geometry: "euclidean", the gradient flow; or steepest descent where a step has the largest entry
+            ("sign") or the largest singular value ("spectral") of one size: the limits of sign descent,
+            and of spectral descent and Muon, in closed form. Hard labels, balanced classes; "sign" at
+            depth 1, and at depth 2 for classes Z_2 × … × Z_2 and matrices with R = I.
+        decay: Decoupled decay per unit of raw time, in these two.
         progress: "auto" shows a line on a terminal after a second, None is silent, a function of
             (text, fraction) is called instead.
 
@@ -70,7 +77,18 @@ def solve(
     if not isinstance(start, Parameters):
         start = as_spectrum(model, start)
     request = make_request(
-        model, start, until, times, log10_times, units, points, rtol, method, progress
+        model,
+        start,
+        until,
+        times,
+        log10_times,
+        units,
+        points,
+        rtol,
+        method,
+        progress,
+        geometry,
+        decay,
     )
     check_method(method)
     began = time.perf_counter()

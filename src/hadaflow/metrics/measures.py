@@ -28,7 +28,8 @@ from hadaflow.metrics.distances import (
 )
 from hadaflow.metrics.matrix_metrics import FULL
 from hadaflow.model.closed_forms import fixed_point
-from hadaflow.model.fitting import check_parameters, fitted, result_units
+from hadaflow.model.fitting import as_spectrum, check_parameters, fitted, result_units
+from hadaflow.model.geometries import EUCLIDEAN, Geometry, make_geometry
 from hadaflow.model.layers import layer_values
 from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import UFM, check_model
@@ -36,6 +37,7 @@ from hadaflow.model.views.full import FullView
 from hadaflow.model.views.reduced import ReducedView
 
 Metric = str | Callable[..., Any]
+_GIVEN = "given"  # velocities that stand behind the arrays of a state
 
 # --- the same and more, for a reduced state (scaled a, C) ----------------------------------------
 
@@ -200,6 +202,8 @@ def rate(
     *,
     flow: str = "gradient",
     units: str | None = None,
+    geometry: str = EUCLIDEAN,
+    decay: float = 0.0,
 ) -> Any:
     """Exact derivative of `metric` along the flow, by forward-mode differentiation.
 
@@ -210,6 +214,8 @@ def rate(
         flow: "gradient" for the time derivative; "normalized" for the derivative per unit of path
             length (Eq. 22), which stays of ordinary size where the former underflows.
         units: Units of a spectrum without its own, and of the time.
+        geometry: "euclidean", or that of another steepest descent, as in `solve`.
+        decay: Decoupled decay in that other one.
 
     Where entries of `a` tie, metrics with a maximum in them have a kink, and the rate is the one to
     the right. For a full state whose singular values coincide, `log_ratio` has no such rate: project
@@ -224,10 +230,18 @@ def rate(
         raise InputError(
             f'Argument `flow` must be "gradient" or "normalized", but is {shown(flow)}.'
         )
-    return _evaluate(metric, model, state, units, flow)
+    kind = make_geometry(geometry, decay)
+    if kind is None:
+        return _evaluate(metric, model, state, units, flow)
+    check_model(model)
+    kind.check(model, state if isinstance(state, Parameters) else as_spectrum(model, state))
+    return _evaluate(metric, model, state, units, flow, kind)
 
 
-def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: str | None) -> Any:
+def _evaluate(
+    metric: Metric, model: UFM, state: Any, units: str | None, flow: str | None,
+    geometry: Geometry | None = None,
+) -> Any:  # fmt: skip
     """`metric` (or its rate along `flow`) at every state of the batch."""
     check_model(model)
     raw = result_units(state, units) == RAW
@@ -243,14 +257,28 @@ def _evaluate(metric: Metric, model: UFM, state: Any, units: str | None, flow: s
             _check_angles(metric, model)
             arrays = (*arrays, scaled.angles)
         equations = model.view_of(scaled.angles)
+        if geometry is not None:
+            arrays = (*arrays, *_moved(model, geometry, scaled, flow == "normalized"))
     clock = np.float64(_clock_scale(model, view, raw, flow))
     scale = np.float64(model.singular_value_scale if raw else 1.0)
     with double_precision():
         flat = tuple(np.reshape(x, (-1, *x.shape[len(batch) :])) for x in arrays)
         padded = tuple(_padded(x) for x in flat)
-        program = _program(metric, flow, padded[0].size)
+        along = flow if geometry is None else _GIVEN
+        program = _program(metric, along, padded[0].size)
         found = program(equations, scale, clock, padded)
         return np.asarray(found)[: len(flat[0])].reshape(batch)[()]
+
+
+def _moved(model: UFM, geometry: Geometry, state: Any, normalized: bool) -> tuple[Any, Any]:
+    """Velocities of a and C, per unit of time or of path length."""
+    a, C = geometry.velocity(model, state)
+    if not normalized:
+        return a, C
+    speed = np.sqrt(a**2 @ model.multiplicity_of_modes)
+    speed = np.where(speed > 0, speed, 1.0)
+    layers = speed.reshape(*speed.shape, *(1,) * (C.ndim - speed.ndim))
+    return a / speed[..., None], C / layers
 
 
 def _padded(states: np.ndarray) -> np.ndarray:
@@ -289,18 +317,23 @@ def _every(metric: Metric, flow: str | None, view: Any, scale: Any, clock: Any, 
     """The metric, or its rate along `flow` by a clock, at every state of a batch."""
 
     def one(*arrays):
+        moved = ()
+        if flow == _GIVEN:
+            arrays, moved = arrays[:-2], arrays[-2:]
+
         def value(*arrays):
             return _value(metric, view, scale, arrays)
 
         if flow is None:
             found = value(*arrays)
         else:
-            normalized = flow == "normalized"
-            moved = (
-                view.velocity(arrays, normalized)
-                if isinstance(view, FullView)
-                else view.velocity(*arrays, normalized=normalized)
-            )
+            if flow != _GIVEN:
+                normalized = flow == "normalized"
+                moved = (
+                    view.velocity(arrays, normalized)
+                    if isinstance(view, FullView)
+                    else view.velocity(*arrays, normalized=normalized)
+                )
             found = jax.jvp(value, arrays, tuple(v * clock for v in moved))[1]
         return jnp.asarray(found).astype(jnp.float64)
 

@@ -1,6 +1,7 @@
 """What can be solved by hand: MSE from any Hadamard start, linearized cross-entropy, fixed points."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -229,13 +230,30 @@ def mse_path_length(model: UFM, a0: np.ndarray, C: np.ndarray, us: np.ndarray) -
     """
     # Beyond this time nothing moves any more, whatever the start.
     last = np.log1p(120.0 - 2 * np.log(a0[a0 > 0].min(initial=1.0)))
+
+    def speed(us: np.ndarray) -> np.ndarray:
+        t = np.expm1(us)
+        a = mse_singular_values(model, a0, C, t)
+        w = np.ones_like(a) if model.depth == 1 else np.hypot(a, C / 2)
+        return _length(model, w * (1 - model.classes * a)) * (1 + t)
+
+    return path_lengths(speed, us, float(last), absolute=1e-13)
+
+
+def path_lengths(
+    speed: Callable[[np.ndarray], np.ndarray], us: np.ndarray, last: float, absolute: float
+) -> np.ndarray:
+    """Integrals of `speed` from 0 to each of the `us`, and to `last` for those beyond it.
+
+    To 1e-12 of every piece, or to `absolute` of the whole.
+    """
     pieces = np.union1d(np.linspace(0.0, last, 65), np.minimum(us, last))
     left, right = pieces[:-1], pieces[1:]
     ends, lengths = [np.zeros(1)], [np.zeros(1)]
     for _ in range(60):
-        coarse, fine = (_mse_lengths(model, a0, C, left, right, n) for n in (8, 16))
+        coarse, fine = (_lengths(speed, left, right, n) for n in (8, 16))
         scale = fine.sum() + sum(part.sum() for part in lengths)
-        done = np.abs(fine - coarse) <= 1e-13 * scale + 1e-12 * fine
+        done = np.abs(fine - coarse) <= absolute * scale + 1e-12 * fine
         ends.append(right[done])
         lengths.append(fine[done])
         left, right = left[~done], right[~done]
@@ -254,13 +272,9 @@ def _length(model: UFM, moved: np.ndarray) -> np.ndarray:
     return np.sqrt(moved**2 @ model.multiplicity_of_modes)
 
 
-def _mse_lengths(model: UFM, a0, C, left, right, count: int) -> np.ndarray:
-    """Path length of each piece by a Gauss–Legendre rule of `count` points in u."""
+def _lengths(speed: Callable[[np.ndarray], np.ndarray], left, right, count: int) -> np.ndarray:
+    """Integral over each piece by a Gauss–Legendre rule of `count` points."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     width = (right - left)[:, None]
-    u = left[:, None] + width * (nodes + 1) / 2
-    t = np.expm1(u.ravel())
-    a = mse_singular_values(model, a0, C, t)
-    w = np.ones_like(a) if model.depth == 1 else np.hypot(a, C / 2)
-    speed = _length(model, w * (1 - model.classes * a)) * (1 + t)
-    return (speed.reshape(u.shape) @ weights) * width[:, 0] / 2
+    us = left[:, None] + width * (nodes + 1) / 2
+    return (speed(us.ravel()).reshape(us.shape) @ weights) * width[:, 0] / 2

@@ -19,6 +19,7 @@ from hadaflow.base.lazy import xr
 from hadaflow.base.notebooks import shown_in_notebook
 from hadaflow.base.words import counted
 from hadaflow.metrics import measures as metrics
+from hadaflow.model.geometries import make_geometry
 from hadaflow.model.layers import layer_axes
 from hadaflow.model.starts import log_singular_values
 from hadaflow.model.states import RAW, Parameters, Spectrum
@@ -102,6 +103,11 @@ class Trajectory:
     def reached_iteration(self) -> Any:
         """The first iteration of a descent that met its target, or None; of a batch a list."""
         return self.diagnostics.get("reached_iteration")
+
+    @property
+    def steepest(self) -> dict[str, Any]:
+        """The geometry of steepest descent and its decay; nothing for gradient flow."""
+        return {n: self.settings[n] for n in ("geometry", "decay") if "geometry" in self.settings}
 
     @property
     def time(self) -> Any:
@@ -226,7 +232,9 @@ class Trajectory:
 
     def rate(self, metric: metrics.Metric, flow: str = "gradient") -> np.ndarray:
         """Exact derivative of `metric` along the flow at every saved point."""
-        return metrics.rate(metric, self.model, self._states(), flow=flow, units=self.units)
+        return metrics.rate(
+            metric, self.model, self._states(), flow=flow, units=self.units, **self.steepest
+        )
 
     def extremes(self, metric: metrics.Metric) -> list[Place]:
         """Maxima and minima of `metric` between the ends, located by following the run again.
@@ -255,6 +263,10 @@ class Trajectory:
             raise InputError(
                 "An itinerary is one in time, but this trajectory has iterations alone: follow the flow "
                 "with `solve`, or plain descent."
+            )
+        if self.steepest:
+            raise InputError(
+                f"An itinerary is one of gradient flow, but this is a run in the {self._flow_in_words()}."
             )
         if self.view != "reduced" or self.log_a.ndim != 2:
             kind = "a batch" if self.view == "reduced" else "of the full view"
@@ -307,6 +319,8 @@ class Trajectory:
         ]
         if start := self._start_in_words():
             lines.insert(3, f"  start       {start}")
+        if self.steepest:
+            lines.insert(3, f"  flow        {self._flow_in_words()}")
         if self.view == "reduced" and m.modes_of_view.paired:
             lines.insert(3, f"  basis       {m.modes_of_view.describe()}")
         if self.iterations is not None:
@@ -341,6 +355,10 @@ class Trajectory:
             for name, value in given.items()
             if value
         )
+
+    def _flow_in_words(self) -> str:
+        """The geometry of steepest descent; nothing for gradient flow."""
+        return str(make_geometry(*self.steepest.values())) if self.steepest else ""
 
     def _start_in_words(self) -> str:
         """What a start has beside its singular values."""
@@ -445,7 +463,7 @@ class Trajectory:
         return self.iterations if self.log10_time is None else self.log10_time
 
     def _title(self) -> str:
-        told = [self.model.describe(short=True), self._start_in_words()]
+        told = [self.model.describe(short=True), self._flow_in_words(), self._start_in_words()]
         told += [self._steps_in_words()] if self.iterations is not None else []
         if self.model.has_constant_mode and self.view == "reduced":
             told.append("without the constant mode")

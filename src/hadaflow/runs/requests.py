@@ -15,6 +15,7 @@ from hadaflow.base.progress import Report, check_progress
 from hadaflow.model.clock import log10_from_u, u_from_log10
 from hadaflow.model.closed_forms import check_times
 from hadaflow.model.fitting import as_spectrum, result_units
+from hadaflow.model.geometries import EUCLIDEAN, Geometry, make_geometry
 from hadaflow.model.states import RAW, Parameters
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.runs.methods import Choice, Method
@@ -39,6 +40,7 @@ class Request:
     progress: str | Report | None
     full: bool
     seed: Any
+    geometry: Geometry | None = None  # None of gradient flow
     choice: Choice | None = None
 
     @property
@@ -128,7 +130,7 @@ class Request:
             "rtol": self.rtol,
             "method": self.asked,
             "seed": self.seed,
-        }
+        } | (self.geometry.settings if self.geometry else {})
 
     def labelled_times(self, us: np.ndarray) -> np.ndarray:
         """log10 time in the run's units, −∞ for the start; requested times exactly as requested."""
@@ -157,6 +159,8 @@ def make_request(
     rtol: Any,
     method: Any,
     progress: str | Report | None,
+    geometry: Any = EUCLIDEAN,
+    decay: Any = 0.0,
 ) -> Request:
     """What `solve` was asked for, checked; the method is still to be chosen."""
     check_model(model)
@@ -172,8 +176,12 @@ def make_request(
             f"Argument `model`: with `weight_decay` the flow of loss = {model.loss} slides along its "
             "kink, where it has no velocity; `squared_hinge` has none, and `descend` steps over it."
         )
+    kind = make_geometry(geometry, decay)
+    if kind is not None:
+        kind.check(model, start)
+        _check_closed(kind, until, method)
     until = _check_until(model, until, times, log10_times)
-    if until is not None:
+    if until is not None and not (until.rests and kind is not None):
         until.check(model, rtol, full)
         if until.foretold and (times is not None or log10_times is not None):
             raise InputError(
@@ -191,7 +199,27 @@ def make_request(
         progress=progress,
         full=full,
         seed=getattr(start, "seed", None),
+        geometry=kind,
     )
+
+
+def _check_closed(geometry: Geometry, until: Any, method: Any) -> None:
+    """A closed form needs no method, foretells nothing, and rests only where it decays."""
+    if method != AUTO:
+        raise InputError(
+            f'Argument `method` must be "auto" in the {geometry}, which has a closed form, but is '
+            f"{shown(method)}."
+        )
+    target = parse_target(until) if isinstance(until, str) else until
+    if isinstance(target, Target) and target.foretold:
+        raise InputError(
+            f"Argument `until` cannot be PredictedCollapse in the {geometry}: Collapse is reached there."
+        )
+    if isinstance(target, Target) and target.rests and not geometry.decay:
+        raise InputError(
+            f"Argument `until` cannot be Steady in the {geometry} without decay, whose norm grows for "
+            "ever: use Collapse or Time."
+        )
 
 
 def _default_points(model: UFM, start: Any) -> int:
