@@ -29,7 +29,7 @@ def main(path: str = "hierarchy.png") -> dict[str, float]:
             left.axhline(goal[mode], color=color, lw=0.8, ls=":")
             left.plot(halves[name], goal[mode] / 2, "o", color=color, ms=5)
         left.set(xlabel="$t$ (raw)", ylabel="singular value $a$")
-        left.legend(title="distinction")
+        left.legend(title="distinction", loc="center left", bbox_to_anchor=(0, 0.7))
         right.plot(times, run.measure("label_divergence")[1:], color=COLORS[0])
         right.set(xlabel="$t$ (raw)", ylabel="divergence from the fixed point", yscale="log")
         figure.suptitle("A hierarchy of eight classes: dots at half of the final value, dotted")

@@ -35,7 +35,7 @@ def main(path: str = "neural_collapse.png") -> hf.Trajectory:
                 )
             axis.set(title=f"$t = {name}$", aspect="equal", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
             axis.set_axis_off()
-        axes[0].legend(loc="lower left")
+        axes[-1].legend(loc="upper left")  # where no point is
         figure.suptitle("Features (points) and rows of W (arrows), each panel in its own scale")
     figure.savefig(path, dpi=130)
     spread = run.measure("nc1_cdnv")

@@ -254,6 +254,11 @@ GALLERY = {
         and max(law["prediction_error"].values()) < 5e-3
     ),
     "large_steps": lambda ends: ends[0.9] < 1e-12 and ends[1.02] > 0.01 and ends[1.15] > 0.1,
+    "race": lambda race: (
+        [race[name].first[1e-3] for name in race] == [None, None, None, 59_440, 1_106_063]
+        and race["Adam 0.01"].run.measure("collapse_deviation").min() < 0.06
+        and race["Adam 0.01"].run.measure("collapse_deviation")[-1] > 0.1
+    ),
     "smoothing": lambda median: (
         5.0e4 < median[0] < 5.2e4
         and 66 < median[-1] < 69

@@ -20,8 +20,16 @@ from hadaflow.results.axes import AUTO, AXES, Axis, telling
 
 # Okabe–Ito, readable with every kind of colour vision; many modes fall back to a gradient.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B07A00", "#3A9AD9", "#000000"]
-# Modes that coincide stay visible through their different dashes.
-DASHES: Any = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1))]
+# Modes that coincide stay visible through their different dashes: later ones, on top, leave more gaps.
+DASHES: Any = [
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1, 1, 1)),
+    (0, (5, 3)),
+    (0, (2.5, 3.5)),
+    (0, (1, 2.5)),
+]
 _LABELLED_MODES = 7
 _PICTURES = ("png", "pdf", "svg", "jpg")
 _DRAWN_MODES = 300
@@ -257,6 +265,8 @@ _NAMES = {
     "a_hat": r"normalized $\hat a_i$",
     "kl": "KL divergence from uniform",
     "l2": "$M$ (squared L2 distance)/2",
+    "collapse_deviation": "deviation from collapse",
+    "off_diagonal": "share off the diagonal",
 }
 
 
