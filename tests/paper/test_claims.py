@@ -4,6 +4,8 @@ import functools
 import math
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -59,7 +61,8 @@ def test_evidence_decides_the_status():
 
 # Minutes together: `make slow` and `hadaflow verify`, which `make reproduce` runs, check them.
 _SLOW = ("collapse-basin", "two-stage-dynamics", "ode-tracks-descent", "burn-in-times",
-         "convergence-to-nc")  # fmt: skip
+         "convergence-to-nc", "one-orbit-many-losses", "kl-falls-for-convex-losses",
+         "optimizer-race")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -194,6 +197,16 @@ def unmatched(model, random):
     return hadamard(model, np.abs(np.diagonal(random.Z, axis1=1, axis2=2))[:, 1:], units="raw")
 
 
+def pairwise(z, y):
+    """A loss that is no function of the probability."""
+    return jnp.sum(jax.nn.softplus(z - z[y])) - jax.nn.softplus(0.0)
+
+
+def pulled_unevenly(z, y):
+    """A concave function of each margin: the larger one is pulled more."""
+    return -jnp.sum(jnp.log1p(jnp.exp(z[y] - z)))
+
+
 FIGURE_ONE = ("1", "1", "1", "1", "0.001", "0.001", "0.001")
 
 MUTANTS = {
@@ -290,6 +303,14 @@ MUTANTS = {
     "standard-scale": [{"runs": other_scale}],
     "overparameterization": [{"runs": same_width}],
     "width-free": [{"wide_spectrum": 1.001}],
+    "one-orbit-many-losses": [{"functions": {"pairwise": pairwise}}],
+    "kl-falls-for-convex-losses": [{"losses": (pulled_unevenly,)}],
+    "steepest-closed-forms": [{"speeds": lambda name, K, n: (np.sqrt(K), np.sqrt(K))}],
+    "sign-flow-kl": [{"ratios": lambda rng, modes: rng.lognormal(0, 3, modes)}],
+    "training-on-one-row": [{"rate_off": 1 + 1e-9}],
+    "optimizer-race": [{"start": (1.0, 1.0, 1.0, 1.0, 2e-3, 1e-3, 1e-3)}],
+    "adam-turns-back": [{"beta2": 0.9}],
+    "adam-late-speed": [{"predicted": lambda beta2: 1 - beta2}],
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The claims of the paper, by subject; importing this package registers them all."""
+"""The claims of the paper, by subject, and those beyond it; importing this package registers them all."""
 
 from hadaflow.paper.claims import (  # noqa: F401, I001 (registered on import, in the order of the paper)
     structure,
@@ -12,4 +12,5 @@ from hadaflow.paper.claims import (  # noqa: F401, I001 (registered on import, i
     definitions,
     experiments,
     comparisons,
+    training,
 )
