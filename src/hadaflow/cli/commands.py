@@ -440,7 +440,7 @@ def verify_command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check the paper's claims: certified, holds, corrected or fails as stated, with numbers."""
+    """Check claims of the paper and beyond: certified, holds, corrected or fails as stated."""
     from hadaflow.paper.claims_page import check_folder, write_claims
     from hadaflow.paper.verify import check_ids, unexpected, verify
 

@@ -45,7 +45,7 @@ def _write(records: list[dict[str, Any]], folder: Path) -> Path:
     summary = ", ".join(f"{n} {status}" for status, n in count.most_common())
     sections = "\n".join(_section(r) for r in records)
     body = f"""<h1>The claims, checked</h1>
-<p>The statements of {PAPER}: {summary}.</p>
+<p>The statements of {PAPER}, and some beyond it: {summary}.</p>
 <p><b>certified</b>: proven by exact integers or ball arithmetic. <b>holds</b>: in every case tried.
 <b>corrected</b>: wrong or loose as printed; the corrected form was checked.</p>
 {sections}"""
