@@ -27,6 +27,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy
 from jax import lax
 from latency import latency_rows
@@ -291,6 +292,69 @@ def experiment_rows() -> Iterator[Row]:
     yield row(what, ours, "NumPy, batched", together, 8, note)
 
 
+def training_rows() -> Iterator[Row]:
+    """Optimizers: on matrices, on one row, and ten of them from one start."""
+    model, steps, rate = hf.UFM(4), 100_000, 1e-3
+    start, adam = hf.gaussian(model, np.exp(-6) / 2, range(20)), hf.optimizers.adam(1e-3)
+
+    def batched(iterations: int) -> None:
+        x, m, v = [start.W, start.H], [0.0, 0.0], [0.0, 0.0]
+        for k in range(1, iterations + 1):
+            W, H = x
+            Z = W @ H
+            e = np.exp(Z - Z.max(axis=1, keepdims=True))
+            R = np.eye(4) - e / e.sum(axis=1, keepdims=True)
+            for i, g in enumerate((-R @ H.swapaxes(1, 2), -W.swapaxes(1, 2) @ R)):
+                m[i] = 0.9 * m[i] + 0.1 * g
+                v[i] = 0.999 * v[i] + 0.001 * g * g
+                x[i] = x[i] - rate * m[i] / (1 - 0.9**k) / (np.sqrt(v[i] / (1 - 0.999**k)) + 1e-8)
+
+    ours = best(lambda: hf.descend(model, start, steps, adam, progress=None) and None, 3)
+    theirs = best(lambda: batched(1000)) * (steps // 1000)
+    note = "from 1000 of the 100 000 steps"
+    yield row("Adam on matrices, K = 4, 20 runs", ours, "NumPy, batched", theirs, 8, note)
+
+    eight, steps = hf.UFM(8), 200_000
+
+    def reduced(rule: Any) -> float:
+        return best(lambda: hf.descend(eight, "figure1", steps, rule, progress=None) and None, 5)
+
+    step, plain = reduced(adam) / steps, reduced(0.01) / steps
+    yield row("a step of Adam on one row, K = 8", step, "a plain step of ours", plain, 1 / 3)
+
+    rules = hf.optimizers
+    ten = {
+        "sgd": 0.01, "momentum": rules.momentum(0.01), "Adam": adam, "Lion": rules.lion(1e-3),
+        "AdamW": rules.adamw(0.01, weight_decay=0.01), "NAdam": rules.nadam(1e-3),
+        "RMSProp": rules.rmsprop(1e-3), "Adagrad": rules.adagrad(0.01), "sign": rules.sign(1e-3),
+        "Muon": rules.muon(1e-3),
+    }  # fmt: skip
+    seconds = best(lambda: hf.race(eight, "figure1", ten, steps=steps, progress=None) and None, 2)
+    factors = [jnp.asarray(f) for f in hf.hadamard(eight, hf.starts.figure1(eight)).factors]
+
+    def loss(factors: Any) -> Any:
+        return -jnp.sum(jnp.diag(jax.nn.log_softmax(factors[0] @ factors[1], axis=0)))
+
+    @jax.jit
+    def matrices(factors: Any) -> Any:
+        rule = optax.adam(1e-3)
+
+        def one(_: Any, carry: Any) -> Any:
+            factors, state = carry
+            moved, state = rule.update(jax.grad(loss)(factors), state, factors)
+            return optax.apply_updates(factors, moved), state
+
+        return jax.lax.fori_loop(0, 20_000, one, (factors, rule.init(factors)))[0]
+
+    theirs, note = (
+        best(lambda: matrices(factors), 3) * 100,
+        "theirs ten times Adam, from 20 000 steps",
+    )
+    yield row(
+        "race of ten, 200 000 steps, K = 8", seconds, "optax on W and H, jitted", theirs, note=note
+    )
+
+
 def batch_rows() -> Iterator[Row]:
     """Trajectories at K = 8 to NC(1e-3), rtol 1e-6: seconds for each."""
     model, rng, rtol = hf.UFM(8), np.random.default_rng(0), 1e-6
@@ -328,8 +392,9 @@ def main() -> None:
     asked = parser.parse_args()
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "latency": latency_rows, "fields": field_rows, "groups": group_rows, "orbits": short_orbits,
-        "experiment": experiment_rows, "batches": batch_rows, "forms": transform_forms,
-        "transforms": transform_rows, "collapse": lambda: to_collapse(asked.limit),
+        "experiment": experiment_rows, "training": training_rows, "batches": batch_rows,
+        "forms": transform_forms, "transforms": transform_rows,
+        "collapse": lambda: to_collapse(asked.limit),
     }  # fmt: skip
     unknown = set(asked.only) - set(parts)
     if unknown:
