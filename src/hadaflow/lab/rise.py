@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.algebra.symmetries import canonical_order
 from hadaflow.base.checks import as_number, check_seconds, check_whole_number
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.notebooks import shown_in_notebook
@@ -223,10 +222,7 @@ class _Search:
 
     def _canonical(self, z: np.ndarray) -> np.ndarray:
         """States that symmetry maps to each other as one."""
-        if not self.quarry.symmetric:
-            return z
-        basis = self.quarry.model.basis
-        return np.array([row[canonical_order(basis, np.exp(row))] for row in z])
+        return np.array([row[self.quarry.order(np.exp(row))] for row in z])
 
     def _rises(self, z: np.ndarray) -> np.ndarray:
         model, quarry = self.quarry.model, self.quarry
