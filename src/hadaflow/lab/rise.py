@@ -76,10 +76,11 @@ class Rise:
         if not self.rise > 0:
             return f"No rise of {self.metric} found in {starts} (seed {self.seed})\n  model {model}"
         shown = ", ".join(f"{v:.4g}" for v in self.a)
+        failed = f"\n  run   {self.run.message}" if self.run.status == "failed" else ""
         return (
             f"{self.metric} moves by {self.rise:.6g} the wrong way, from {self.low:.6g} to "
             f"{self.peak:.6g} at log10 t = {self.log10_peak:.4g}: the most in {starts} "
-            f"(seed {self.seed})\n  model {model}\n  a     ({shown})"
+            f"(seed {self.seed})\n  model {model}\n  a     ({shown}){failed}"
         )
 
     def _repr_html_(self) -> str:
