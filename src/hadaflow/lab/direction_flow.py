@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from hadaflow.base.checks import as_number
+from hadaflow.base.compiling import SOON, Compiled
 from hadaflow.base.errors import InputError, shown
+from hadaflow.base.precision import double_precision
 from hadaflow.metrics.measures import Metric, rate
 from hadaflow.model.fitting import check_all_modes
 from hadaflow.model.losses import Own
@@ -30,6 +32,7 @@ SMOOTH = 500.0
 # Norms over temperature: between them rounding is far below the field, and Newton converges.
 SMALLEST, LARGEST = 1e-6, 300.0
 _TIE = 1e-12
+_SEEN = 300.0  # margins over temperature: squares of e^{−300} are doubles, with room to spare
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]])
 
 
@@ -74,20 +77,42 @@ def _force(model: UFM, s: np.ndarray, norm: float) -> np.ndarray:
     """`UFM.drive` up to a common factor, and its hard limit: Ψp with weights p on the margins.
 
     For hard labels a margin of zero has none of the modes that are there in it, and moves none of
-    them; left out, it does not hide the others, which are smaller than it by e^{−x}.
+    them. It must not hide the others, whose pulls are smaller than its own by e^{−x}: of functions of
+    the probability it is left out; other losses see it, but no farther below the others than doubles
+    reach, where walls are thinner than a line.
     """
     m, Psi = model.basis.multiplicity, model.basis.dense_psi
+    x, tau = s / m @ Psi.T, model.temperature
+    others = np.where(x > _TIE, x, np.inf)
+    smallest = others.min(axis=-1, keepdims=True)
     if not model.loss_kind.of_probability and norm < math.inf:
-        return np.asarray(model.drive(norm * s / m)[0])
-    x = s / m @ Psi.T
+        if not model.soft_labels:
+            x = np.where(x > _TIE, x, np.maximum(smallest - _SEEN * tau / norm, 0.0))
+        return _pulls(model, norm * x) @ Psi.T
     if model.soft_labels:
-        e = np.exp(-norm * x / model.temperature)
+        e = np.exp(-norm * x / tau)
         q = model.label_probabilities[model.basis.representatives[1:]]
         return (e / (1 + e @ m)[..., None] - q) @ Psi.T
-    x = np.where(x > _TIE, x, np.inf)
-    beyond = x - x.min(axis=-1, keepdims=True)
-    e = beyond <= _TIE if norm == math.inf else np.exp(-norm * beyond / model.temperature)
+    beyond = others - smallest
+    e = beyond <= _TIE if norm == math.inf else np.exp(-norm * beyond / tau)
     return e / (e @ m)[..., None] @ Psi.T
+
+
+def _pulls(model: UFM, x: np.ndarray) -> np.ndarray:
+    """The pull away from every wrong class at margins `x`, up to a common factor.
+
+    Rows are filled up to a power of two, so that few programs serve.
+    """
+    if not x.size:
+        return x
+    rows = x.reshape(-1, x.shape[-1])
+    filled = rows[np.arange(1 << (len(rows) - 1).bit_length()) % len(rows)]
+    with double_precision():
+        found = _push(model.view.loss, np.asarray(model.basis.multiplicity, float), filled.T)
+    return np.asarray(found).T[: len(rows)].reshape(x.shape)
+
+
+_push = Compiled(lambda loss, counts, x: loss.push(x, counts)[0], SOON)
 
 
 def _relative(model: UFM, s: np.ndarray, norm: float) -> np.ndarray:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.algebra.symmetries import canonical_order
 from hadaflow.base.checks import check_seconds, check_whole_number
 from hadaflow.base.errors import InputError
 from hadaflow.base.notebooks import shown_in_notebook
@@ -264,8 +263,7 @@ def _near(value: float) -> list[str]:
 
 def _simplified(quarry: Quarry, a: np.ndarray) -> list[str] | None:
     """The state in as few digits, and as few different numbers, as its rate allows."""
-    if quarry.symmetric:
-        a = a[canonical_order(quarry.model.basis, a)]
+    a = a[quarry.order(a)]
     floor = quarry.log_speeds(a[None])[0] + math.log(_SHARE)
     if floor < NOWHERE / 2:
         return None

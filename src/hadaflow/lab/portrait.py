@@ -53,8 +53,9 @@ def portrait(
     marked on it is stationary in all modes.
 
     Args:
-        model: A model with balanced classes and cross-entropy; its layers are balanced. One
-            `weight_decay` for all layers shrinks all modes alike and leaves the field as it is.
+        model: A model with balanced classes and a built-in loss of margins that never settles; its
+            layers are balanced. One `weight_decay` for all layers shrinks all modes alike and leaves
+            the field as it is.
         norm: $\|a\|_1$ in scaled units, up to 300 times the temperature, or inf for the limit
             (hard labels, depth 2), where the field jumps at the walls on which two smallest margins
             tie, and orbits slide along them.

@@ -127,6 +127,7 @@ class Quarry:
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Starts of every kind, as log a: lognormal shapes and few levels, norms from 0.1 to 1000.
 
+        Of a loss that settles, which moves nothing far out, one of the margins is from 0.3 to 3 instead.
         Of starts that symmetry maps to the same pattern of levels one is kept.
         """
         n, rows, seen = self.model.modes, [], set()
@@ -141,27 +142,40 @@ class Quarry:
                 levels = 10 ** rng.uniform(-3, 0, rng.integers(2, 5))
                 chosen = rng.integers(0, len(levels), n)
                 if symmetric:
-                    chosen = chosen[canonical_order(self.model.basis, levels[chosen])]
+                    chosen = chosen[self.order(levels[chosen])]
                     if (pattern := (len(levels), *chosen)) in seen and attempt < 10 * count:
                         continue
                     seen.add(pattern)
                 shape = levels[chosen] * np.exp(0.03 * rng.standard_normal(n))
-            rows.append(np.log(shape / shape.sum() * norm))
+            size = shape.sum()
+            if self.model.loss_kind.settles:
+                margins = self.model.basis.dense_psi @ shape[-self.model.basis.modes :]
+                norm, size = 10 ** ((np.log10(norm) - 1) / 4), rng.choice(margins)
+            rows.append(np.log(shape / size * norm))
         return np.clip(np.array(rows), *_WIDE)
 
     @functools.cached_property
     def symmetric(self) -> bool:
         """Do the symmetries of the group keep the rate? With unequal differences they do not."""
-        if self.given_C is not None or self.model.has_constant_mode:
-            return False
-        if self.model.label_distribution is not None:
+        if self.given_C is not None or self.model.label_distribution is not None:
             return False
         if isinstance(self.metric, str):
             return True
         a = np.random.default_rng(0).uniform(0.5, 1.5, self.model.modes)
-        turned = [a[p] for p in generators(self.model.basis)]
+        turned = [a[self._behind(p)] for p in generators(self.model.basis)]
         values = [float(self.function(jnp.asarray(v), jnp.asarray(self.C))) for v in [a, *turned]]
         return bool(np.allclose(values, values[0], rtol=1e-9))
+
+    def order(self, a: np.ndarray) -> np.ndarray:
+        """The permutation to the standard one of the states that symmetry maps to each other."""
+        if not self.symmetric:
+            return np.arange(len(a))
+        return self._behind(canonical_order(self.model.basis, a[-self.model.basis.modes :]))
+
+    def _behind(self, order: np.ndarray) -> np.ndarray:
+        """The constant mode, where there is one, stays in front."""
+        front = self.model.modes - len(order)
+        return np.concatenate([np.arange(front), front + order])
 
     def climb(
         self, z: np.ndarray, count: int | None = None, told: Callable[[float], None] | None = None
@@ -231,11 +245,15 @@ class Quarry:
         return self._rates(a)[0] / a * jnp.sum(a)
 
     def log_speeds(self, a: np.ndarray) -> np.ndarray:
-        """`log_speed` at some states, padded so that one compiled program serves."""
+        """`log_speed` at some states, padded so that one compiled program serves.
+
+        Where nothing moves, as where a loss has settled, there is no rate, and none that is wrong.
+        """
         rows = np.log(a)[np.arange(OPTIONS) % len(a)]
         if "log_speeds" not in self._programs:
             self._programs["log_speeds"] = Compiled(jax.vmap(self.log_speed), {})
-        return np.asarray(self._programs["log_speeds"](rows))[: len(a)]
+        found = np.asarray(self._programs["log_speeds"](rows))[: len(a)]
+        return np.where(np.isnan(found), NOWHERE, found)
 
     def _climber(self, name: str, steps: int, low: float, high: float) -> Callable[..., Any]:
         """Gradient ascent on `wrong` or `log_speed`, in a box of any size."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hadaflow.algebra.symmetries import canonical_order
 from hadaflow.base.checks import as_number, check_seconds, check_whole_number
 from hadaflow.base.errors import InputError, shown
 from hadaflow.base.notebooks import shown_in_notebook
@@ -77,10 +76,11 @@ class Rise:
         if not self.rise > 0:
             return f"No rise of {self.metric} found in {starts} (seed {self.seed})\n  model {model}"
         shown = ", ".join(f"{v:.4g}" for v in self.a)
+        failed = f"\n  run   {self.run.message}" if self.run.status == "failed" else ""
         return (
             f"{self.metric} moves by {self.rise:.6g} the wrong way, from {self.low:.6g} to "
             f"{self.peak:.6g} at log10 t = {self.log10_peak:.4g}: the most in {starts} "
-            f"(seed {self.seed})\n  model {model}\n  a     ({shown})"
+            f"(seed {self.seed})\n  model {model}\n  a     ({shown}){failed}"
         )
 
     def _repr_html_(self) -> str:
@@ -223,10 +223,7 @@ class _Search:
 
     def _canonical(self, z: np.ndarray) -> np.ndarray:
         """States that symmetry maps to each other as one."""
-        if not self.quarry.symmetric:
-            return z
-        basis = self.quarry.model.basis
-        return np.array([row[canonical_order(basis, np.exp(row))] for row in z])
+        return np.array([row[self.quarry.order(np.exp(row))] for row in z])
 
     def _rises(self, z: np.ndarray) -> np.ndarray:
         model, quarry = self.quarry.model, self.quarry

@@ -32,7 +32,7 @@ class Brier(SoftmaxLoss):
         return dataclasses.replace(self, labels=jnp.moveaxis(wrong, -2, 0))
 
     def push(self, x: Margins, counts: Any = None) -> tuple[Margins, One]:
-        r"""With the wrong probability $Q = 1 - p_y$, its shares $e$: $2Q^2e_j(e_j + p_y - Q\sum e^2)$.
+        r"""With shares $e$ of the wrong probability $Q$: $2Q^2e_j(e_j + \sum_ke_k(p_y - p_k))$.
 
         Soft labels: $2p_j(p_j - q_j - \sum_gp_g(p_g - q_g))$, without slowness.
         """
@@ -40,8 +40,14 @@ class Brier(SoftmaxLoss):
         slowness, right = 2 * jax.nn.softplus(-L), jnp.exp(-jax.nn.softplus(L))
         wrong = jnp.exp(log_wrong_share(L))
         if self.labels is None:
-            squares = jnp.sum(counted(e * e, counts), axis=0, keepdims=True)
-            return 2 * self.inverse * e * (e + right - wrong * squares), slowness
+            # p_y − p_j from the margin itself: beside margins of zero their sum is as small as the rest.
+            ahead = jnp.where(
+                x > 0,
+                -right * jnp.expm1(-jnp.maximum(x, 0.0) * self.inverse),
+                wrong * e * jnp.expm1(jnp.minimum(x, 0.0) * self.inverse),
+            )
+            mean = jnp.sum(counted(e * ahead, counts), axis=0, keepdims=True)
+            return 2 * self.inverse * e * (e + mean), slowness
         p, own, q = self._against_labels(e, right, wrong, counts)
         mean = jnp.sum(counted(p * (p - q), counts), axis=0, keepdims=True) + right * (right - own)
         return 2 * self.inverse * p * (p - q - mean), jnp.zeros_like(slowness)

@@ -197,6 +197,12 @@ def log_sum(logs: Margins, counts: Any = None) -> Number:
     return jax.nn.logsumexp(logs, axis=0)
 
 
+def log_of(total: Number) -> Number:
+    """Log of a sum that may have come to zero: minus infinity, which no longer moves."""
+    there = total > 0
+    return jnp.where(there, jnp.log(jnp.where(there, total, 1.0)), -jnp.inf)
+
+
 def log_softplus(x: Number) -> Number:
     """log(log(1 + eˣ)), which is x itself where eˣ is below rounding."""
     tiny = x < -40.0

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from hadaflow.algebra.shapes import Logits, Margins, Modes, Number, One, Padded, Samples
 from hadaflow.base.lazy import jnp
-from hadaflow.model.losses.loss import LogitLoss, counted
+from hadaflow.model.losses.loss import LogitLoss, counted, log_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +30,12 @@ class MeanSquaredError(LogitLoss):
         return one_hot[:, :, None] - Z
 
     def log_losses(self, Z: Logits, one_hot: Any) -> Samples:
-        return jnp.log(jnp.sum((one_hot - Z) ** 2, axis=-2) / 2)
+        return log_of(jnp.sum((one_hot - Z) ** 2, axis=-2) / 2)
 
     def log_energy_of_logits(self, c: Margins, counts: Any = None) -> Number:
         gaps = jnp.concatenate([(1 - c[:1]) ** 2, c[1:] ** 2])
-        return jnp.log(jnp.sum(counted(gaps, counts), axis=0) / 2)
+        return log_of(jnp.sum(counted(gaps, counts), axis=0) / 2)
 
     def log_energy_of_modes(self, basis: Any, a: Modes) -> Number:
         values = jnp.concatenate([a[:1], basis.expand(a[1:], 0)])
-        return jnp.log(jnp.sum((1.0 - basis.classes * values) ** 2, axis=0) / (2 * basis.classes))
+        return log_of(jnp.sum((1.0 - basis.classes * values) ** 2, axis=0) / (2 * basis.classes))

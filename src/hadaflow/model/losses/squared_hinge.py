@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from hadaflow.algebra.shapes import Margins, Number, One
 from hadaflow.base.lazy import jnp
-from hadaflow.model.losses.loss import MarginLoss, counted
+from hadaflow.model.losses.loss import MarginLoss, counted, log_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,4 +19,4 @@ class SquaredHinge(MarginLoss):
         return 2 * jnp.maximum(1 - x, 0.0), jnp.zeros_like(x[:1])
 
     def log_energy(self, x: Margins, counts: Any = None) -> Number:
-        return jnp.log(jnp.sum(counted(jnp.maximum(1 - x, 0.0) ** 2, counts), axis=0))
+        return log_of(jnp.sum(counted(jnp.maximum(1 - x, 0.0) ** 2, counts), axis=0))
