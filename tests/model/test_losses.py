@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 import scipy.interpolate
+import scipy.linalg
 
 import hadaflow as hf
 from hadaflow.base.precision import double_precision
@@ -482,6 +483,25 @@ def test_a_million_classes_with_another_clock():
     start = 1e-3 * np.random.default_rng(0).uniform(0.5, 1.5, 2**20 - 1)
     run = hf.solve(model, start, hf.PredictedCollapse(1e-3), rtol=1e-4, progress=None)
     assert run.status == "predicted-collapse" or run.status == "collapsed"
+
+
+def test_a_mode_that_dies_keeps_its_digits():
+    """The constant mode of one-vs-rest falls by decades while the layers are balanced."""
+    a = np.array([0.0362, 5.65, 5.26e-4, 5.54, 3.62e-3, 0.0131, 1.38, 0.0111])
+    signs = scipy.linalg.hadamard(8)
+
+    def velocity(u, log_a):
+        z = signs @ np.exp(log_a)  # logits of one sample, its own class first
+        residual = -1 / (1 + np.exp(-z))
+        residual[0] += 1
+        return np.exp(u) * (signs @ residual)
+
+    found = scipy.integrate.solve_ivp(
+        velocity, (0, np.log1p(1e7)), np.log(a), "DOP853", rtol=1e-11, atol=1e-11
+    )
+    run = hf.solve(hf.UFM(8, loss="one_vs_rest"), a, hf.Time(1e7), rtol=1e-9, progress=None)
+    assert run.status == "reached" and run.a[-1, 0] < 1e-15
+    np.testing.assert_allclose(run.log_a[-1], found.y[:, -1], atol=1e-6)
 
 
 # --- hinges, and what has no log form -------------------------------------------------------------------

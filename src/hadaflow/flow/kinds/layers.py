@@ -29,14 +29,17 @@ class LayerFlow(SpectrumFlow):
     view: ReducedView
     log_sigma0: Any
     alive: Any  # which modes are not zero
+    level: Any  # whose layers are the same for ever, without penalties
     angles0: Any  # one, or none
 
     @classmethod
     def of(cls, view: ReducedView, start: Spectrum) -> "LayerFlow":
         layers = layer_values(view.depth, start.a, start.C)
         alive = np.all(layers > 0, axis=0)
+        level = np.all(start.C == 0, axis=-2) if view.depth > 2 else start.C == 0
+        free = view.decays is None  # penalties shrink what rounding makes of the differences
         angles = np.zeros((*start.a.shape[:-1], 0)) if start.angles is None else start.angles
-        found = np.log(np.where(alive, layers, 1.0)), alive, angles
+        found = np.log(np.where(alive, layers, 1.0)), alive, level & free, angles
         return cls(view, *(runs_last(start, x) for x in found))
 
     @property
@@ -54,9 +57,14 @@ class LayerFlow(SpectrumFlow):
         return _ROUNDING * jnp.max(self.view.decays, axis=0) * jnp.exp(u)
 
     def _logs(self, y):
-        """Log σ of all layers, layers before the modes."""
+        """Log σ of all layers, layers before the modes.
+
+        Layers that are the same differ by rounding, which grows as fast as a mode that dies falls.
+        """
         grown = y[1 : 1 + self._size].reshape(*self.log_sigma0.shape[:2], *y.shape[1:])
-        return column(self.log_sigma0, grown) + grown
+        logs, xp = column(self.log_sigma0, grown) + grown, array_module(y)
+        mean = xp.broadcast_to(xp.mean(logs, axis=0, keepdims=True), logs.shape)
+        return xp.where(column(self.level, logs[0])[None], mean, logs)
 
     def _angles(self, y):
         turned = y[1 + self._size :]
