@@ -26,7 +26,18 @@ def blocks_of(page):
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p != RECIPES], ids=lambda p: p.name)
+# Pages of many blocks, each a structure of its own; what they show has tests of its own, too.
+_SLOW_PAGES = ("errata.md", "model.md", "adding.md", "losses-and-optimizers.md", "theory-lab.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=pytest.mark.slow if p.name in _SLOW_PAGES else (), id=p.name)
+        for p in PAGES
+        if p != RECIPES
+    ],
+)
 def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
@@ -211,6 +222,7 @@ def test_the_version_is_one_everywhere():
     assert f"\nversion: {version}\n" in citation and f"\ndate-released: {date}\n" in citation
 
 
+@pytest.mark.slow
 def test_frozen_example(capsys):
     """SciPy reports success far from collapse with every method; hadaflow gets there."""
     names = runpy.run_path(str(ROOT / "examples" / "frozen.py"))

@@ -69,8 +69,12 @@ def test_vectors_are_orthonormal_and_diagonalize_the_softmax(group):
 
 
 @pytest.mark.parametrize(
-    "group", [*GROUPS, (2, 3, 5), (129,), (2, 201), (7, 60), (401,), (997,), (1000,), (10, 10, 10)]
-)
+    "group",
+    [
+        *GROUPS, (2, 3, 5), (129,), (7, 60), (401,),
+        *(pytest.param(g, marks=pytest.mark.slow) for g in ((2, 201), (997,), (1000,), (10, 10, 10))),
+    ],
+)  # fmt: skip
 def test_psi_is_the_sum_over_the_group(group):
     """Dense up to 192 modes, by a real Fourier transform above."""
     basis = hf.AbelianGroup(group)
@@ -145,7 +149,9 @@ def test_other_models_on_a_group(group, options):
         assert np.linalg.norm(got - want) <= 1e-8 * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("group", [(5,), (6,), (2, 4), (3, 3)])
+@pytest.mark.parametrize(
+    "group", [(6,), (2, 4), *(pytest.param(g, marks=pytest.mark.slow) for g in ((5,), (3, 3)))]
+)
 def test_metrics_agree_between_the_views(group):
     model = model_of(group, samples=2)
     a = start_of(model, 5)
@@ -216,7 +222,10 @@ def test_counterexamples_on_other_groups(metric, group, a, rate):
     assert float(hf.rate(metric, model_of(group), a)) == pytest.approx(rate, rel=5e-3)
 
 
-@pytest.mark.parametrize("group", [(5,), (6,), (2, 4), (9,), (3, 3), (10,)])
+@pytest.mark.parametrize(
+    "group",
+    [(5,), (2, 4), *(pytest.param(g, marks=pytest.mark.slow) for g in ((6,), (9,), (3, 3), (10,)))],
+)
 def test_collapse_comes_like_t_log_t_to_the_minus_one_over_k(group):
     """Deviation ∝ (t log t)^{−1/K}, measured over the last decades before 1e-8."""
     model = model_of(group)

@@ -20,7 +20,9 @@ FORMS = [transforms._radix4, transforms._constant_geometry, transforms._kronecke
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [1, 2, 8, 64, 512, 2048])
+@pytest.mark.parametrize(
+    "n", [1, 2, 8, 64, *(pytest.param(n, marks=pytest.mark.slow) for n in (512, 2048))]
+)
 def test_every_form_agrees_whether_or_not_it_is_chosen(form, n):
     x = np.random.default_rng(0).standard_normal((2, n))
     with jax.enable_x64(True):

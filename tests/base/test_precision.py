@@ -24,15 +24,15 @@ import jax
 jax.config.update("jax_enable_x64", {x64})
 import numpy as np
 import hadaflow as hf
-run = hf.solve(hf.UFM(classes=4), [0.1, 0.2, 0.3], hf.Time(1e3), progress=None)
-rate = hf.rate("kl", run.model, run.state(3))
+run = hf.solve(hf.UFM(classes=4), [0.1, 0.2, 0.3], times=[1e3], progress=None)
+rate = hf.rate("kl", run.model, run.state(1))
 print(jax.config.jax_enable_x64, run.a.dtype, type(run.a).__name__, np.asarray(rate).dtype,
       jax.numpy.ones(1).dtype, repr(float(run.a[-1, 0])))
 """
     setting, dtype, kind, rate, default, value = run_python(code).split()
     assert (setting, dtype, kind, rate) == (str(x64), "float64", "ndarray", "float64")
     assert default == ("float64" if x64 else "float32")
-    here = hf.solve(hf.UFM(classes=4), [0.1, 0.2, 0.3], hf.Time(1e3), progress=None)
+    here = hf.solve(hf.UFM(classes=4), [0.1, 0.2, 0.3], times=[1e3], progress=None)
     assert float(value) == here.a[-1, 0]
 
 

@@ -109,7 +109,7 @@ def hidden(folder):
     ("arguments", "number"),
     [
         (LONG_SOLVE, signal.SIGTERM),
-        (LONG_TRAIN, signal.SIGTERM),
+        pytest.param(LONG_TRAIN, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(LONG_TRAIN, signal.SIGHUP, marks=pytest.mark.slow),
         pytest.param(LONG_SOLVE, signal.SIGINT, marks=pytest.mark.slow),
     ],
@@ -180,7 +180,10 @@ def test_signals_at_any_moment_lose_nothing_and_never_spill(attempt, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("rise", "l2", "--classes", 8, "--seconds", 600, "--starts", 10**6, "--json"),
+        pytest.param(
+            ("rise", "l2", "--classes", 8, "--seconds", 600, "--starts", 10**6, "--json"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ("hunt", "kl", "--classes", 128, "--seconds", 600, "--starts", 10**8, "--json"),
             marks=pytest.mark.slow,
@@ -272,7 +275,11 @@ def assert_alone_at_the_end(process, number, delay):
 
 @linux
 @pytest.mark.parametrize(
-    ("command", "number"), [("verify", signal.SIGKILL), ("reproduce", signal.SIGTERM)]
+    ("command", "number"),
+    [
+        ("verify", signal.SIGKILL),
+        pytest.param("reproduce", signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_children_end_with_their_parent(command, number, tmp_path):
     assert_alone_at_the_end(begin_with_workers(tmp_path, command), number, 1.0)
@@ -358,7 +365,7 @@ def test_many_processes_write_the_same_file_at_once(tmp_path):
     assert target.read_text() == "x" * 299 and hidden(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["x.nc", "x.json", "x.png"])
+@pytest.mark.parametrize("name", ["x.nc", "x.json", pytest.param("x.png", marks=pytest.mark.slow)])
 def test_a_full_disk_is_one_line_that_names_the_file(name, tmp_path):
     """A limit on the size of files stands in for the disk."""
     saved = tmp_path / "saved.nc"

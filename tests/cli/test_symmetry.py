@@ -68,7 +68,11 @@ MODELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("model", "words"), MODELS, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [pytest.param(*case, marks=pytest.mark.slow if i > 1 else ()) for i, case in enumerate(MODELS)],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
 def test_documents_of_runs_have_the_whole_model(model, words, hadaflow, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "q.txt").write_text("0.7 0.1 0.1 0.1")

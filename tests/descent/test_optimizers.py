@@ -1,5 +1,6 @@
 """Every optimizer in the reduced view against autodiff and plain optax on dense matrices."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -20,9 +21,12 @@ from dense_training import (
 from hypothesis import given, settings, strategies as st
 
 import hadaflow as hf
+from hadaflow.descent import lifts
 
 opt = hf.optimizers
 STEPS = 500
+AMPLIFIED = 30  # by how much more than rounding of the start all rounding on the way may count
+DECIDED = 1e-7  # the share of the size up to which that is still a test
 WARM = optax.warmup_cosine_decay_schedule(0.0, 0.02, 50, 400, 1e-3)
 
 # Ours and the reference, by a name.
@@ -139,8 +143,15 @@ def all_modes(model, values):
     return np.concatenate([constant, np.repeat(free, model.basis.multiplicity)])
 
 
-def check(name, group, n, depth, width, loss, lift, seed, tolerance, steps=STEPS, **how):
-    """The logits and the layers after so many steps, both ways."""
+def check(
+    name, group, n, depth, width, loss, lift, seed, tolerance, steps=STEPS, restless=False, **how
+):
+    """The logits and the layers after so many steps, both ways.
+
+    Some rules amplify rounding around a fixed point until it decides where the reference itself goes.
+    `restless` looks at half as many steps where that is so, and allows what rounding of the start comes
+    to otherwise; nothing is allowed where the plain tolerance is kept.
+    """
     ours, reference = optimizers_of(name)
     model, Y, options = setting(group, n, depth, width, loss)
     layers = drawn(model, seed)
@@ -154,28 +165,73 @@ def check(name, group, n, depth, width, loss, lift, seed, tolerance, steps=STEPS
     rotations = [R(k) for k in range(depth - 1)]
     whole = [all_modes(model, layer) for layer in layers]
     factors = factors_of(U, whole, n, rotations)
-    found = trained(factors, Y, reference, steps, **options)
-    run = hf.descend(
-        model, spectrum_of(model, layers), steps, ours, points=1, units="raw", progress=None, **how
-    )
-    Z = functools.reduce(np.matmul, found)
-    V = np.repeat(U, n, axis=0) / np.sqrt(n)
+
+    def trained_matrices(factors):
+        return read(model, U, trained(factors, Y, reference, steps, **options))
+
+    while True:
+        *want, sizes = trained_matrices(factors)
+        run = hf.descend(
+            model,
+            spectrum_of(model, layers),
+            steps,
+            ours,
+            points=1,
+            units="raw",
+            progress=None,
+            **how,
+        )
+        apart = differences(lifted(model, U, run), want)
+        # Forces have Z in an exponent: their last digits are lost where that is large.
+        usual = tolerance * max(1.0, sizes[0] / options["temperature"] / 36)
+        if not restless or np.all(apart <= usual * sizes):
+            break
+        moved = [differences(trained_matrices(rounded(factors, k))[:2], want) for k in range(3)]
+        moved = AMPLIFIED * np.max(moved, axis=0)
+        if np.all(moved <= DECIDED * sizes):
+            assert np.all(apart <= np.maximum(usual * sizes, moved)), (apart, moved)
+            return
+        steps //= 2
+    assert np.all(apart <= usual * sizes), (apart, sizes)
+
+
+def lifted(model, U, run):
+    """Logits and differences of the first and the last layer by modes, at the end of a run."""
+    V = np.repeat(U, model.samples, axis=0) / np.sqrt(model.samples)
+    signs = np.cos(run.angles[-1]) if "angles" in run.arrays else 1.0
+    Z = (U * all_modes(model, run.a[-1] * signs)) @ V.T
+    if model.depth == 1:
+        return Z, 0.0
+    return Z, all_modes(model, run.C[-1] if model.depth == 2 else run.C[-1][-1]) * seen(model)
+
+
+def seen(model):
+    """Ones, and zero for a constant mode that the loss does not see."""
+    return np.concatenate([[float(model.has_constant_mode)], np.ones(model.classes - 1)])
+
+
+def read(model, U, factors):
+    """The same of matrices, and the sizes of both."""
+    Z = functools.reduce(np.matmul, factors)
     if not model.has_constant_mode:  # which rows have, and the loss does not see
         Z = Z - np.outer(U[:, 0], U[:, 0] @ Z)
-    signs = np.cos(run.angles[-1]) if "angles" in run.arrays else 1.0
-    a = all_modes(model, run.a[-1] * signs)
-    scale = np.abs(Z).max()
-    # Forces have Z in an exponent: their last digits are lost where that is large.
-    tolerance *= max(1.0, scale / options["temperature"] / 36)
-    assert np.abs((U * a) @ V.T - Z).max() <= tolerance * scale
-    if depth > 1:
-        W, H = found[0], found[-1]
-        alpha = np.einsum("ki,kl,li->i", U, W @ W.T, U)
-        beta = np.einsum("ki,kl,li->i", V, H.T @ H, V)
-        last = run.C[-1] if depth == 2 else run.C[-1][-1]
-        gap = all_modes(model, last)
-        seen = slice(0 if model.has_constant_mode else 1, None)
-        assert np.abs((alpha - beta - gap)[seen]).max() <= tolerance * max(alpha.max(), beta.max())
+    if len(factors) == 1:
+        return Z, 0.0, np.array([np.abs(Z).max(), 1.0])
+    W, H, V = factors[0], factors[-1], np.repeat(U, model.samples, axis=0) / np.sqrt(model.samples)
+    alpha = np.einsum("ki,kl,li->i", U, W @ W.T, U)
+    beta = np.einsum("ki,kl,li->i", V, H.T @ H, V)
+    sizes = np.array([np.abs(Z).max(), max(alpha.max(), beta.max())])
+    return Z, (alpha - beta) * seen(model), sizes
+
+
+def differences(first, second):
+    return np.array([np.abs(x - y).max() for x, y in zip(first, second, strict=True)])
+
+
+def rounded(factors, seed):
+    """Every entry off by a few units of rounding, as after one step; zeros stay zeros on the way, too."""
+    rng = np.random.default_rng(seed)
+    return tuple(f * (1 + 1e-15 * rng.choice([-1, 1], f.shape)) for f in factors)
 
 
 def scipy_block(U, d):
@@ -217,6 +273,9 @@ FAST = [
 ]
 
 
+AGAIN = (6, 8, 17)  # of a kind that another one is of
+
+
 def how_of(name, group, depth, lift):
     if name in SPECTRAL or depth == 1:
         return {}
@@ -225,7 +284,13 @@ def how_of(name, group, depth, lift):
     return {} if meant == natural else {"rotation": meant}
 
 
-@pytest.mark.parametrize(("name", "group", "n", "depth", "width", "loss", "lift"), FAST)
+@pytest.mark.parametrize(
+    ("name", "group", "n", "depth", "width", "loss", "lift"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if i in AGAIN else ())
+        for i, case in enumerate(FAST)
+    ],
+)
 @settings(max_examples=3)
 @given(st.integers(0, 10**6))
 def test_reduced_training_is_that_of_matrices(name, group, n, depth, width, loss, lift, seed):
@@ -279,4 +344,34 @@ def test_all_structures(name, group, n, depth, width, loss, lift):
     # Entry by entry, rounding off the circulant matrices grows in some draws of deep models.
     usual = 1e-11 if name in ELEMENTWISE and depth == 3 else 1e-12
     for seed in range(2):
-        check(name, group, n, depth, width, loss, lift, seed, LOOSE.get(name, usual), **how)
+        tolerance = LOOSE.get(name, usual)
+        check(name, group, n, depth, width, loss, lift, seed, tolerance, restless=True, **how)
+
+
+RESTLESS_CASES = [
+    ("nadam", (2, 2, 2), 1, 2, 8, "mse", "signed"),
+    ("adabelief", (5,), 2, 2, 6, "mse", "circulant"),
+    ("adabelief", (12,), 3, 3, 13, "penalties", "circulant"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "group", "n", "depth", "width", "loss", "lift"), RESTLESS_CASES)
+def test_rows_a_little_too_large_are_noticed_where_rounding_grows(
+    name, group, n, depth, width, loss, lift, monkeypatch
+):
+    assert {*RESTLESS_CASES} <= {*all_structures()}
+    how = {"rotation": lift} if lift == "circulant" else {}
+    rows = {"signed": "hadamard_rows", "circulant": "circulant_rows"}[lift]
+    right = getattr(lifts, rows)
+
+    def wrong(model):
+        made = right(model)
+        if lift == "signed":
+            return dataclasses.replace(made, scales=tuple(1.001 * s for s in made.scales))
+        return dataclasses.replace(made, samples=1.002 * made.samples)
+
+    monkeypatch.setattr(lifts, rows, wrong)
+    for seed in range(2):
+        with pytest.raises(AssertionError):
+            check(name, group, n, depth, width, loss, lift, seed, 1e-12, restless=True, **how)

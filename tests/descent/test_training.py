@@ -10,6 +10,7 @@ import pytest
 from dense_training import factors_of, labels, rotation, sylvester, trained
 
 import hadaflow as hf
+from hadaflow.cli import commands as cli
 from hadaflow.descent import coordinates
 from hadaflow.descent.systems import spectral_descent
 from hadaflow.flow.places import Place
@@ -243,7 +244,9 @@ def test_runs_of_a_batch_stop_each_for_itself(full):
 # --- learning rates ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "muon", "lion"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "adam", *(pytest.param(n, marks=pytest.mark.slow) for n in ("muon", "lion"))]
+)
 @pytest.mark.parametrize("full", [False, True])
 def test_a_list_of_learning_rates_is_a_batch(name, full):
     model, rates = hf.UFM(4, width=5), [0.002, 0.01, 0.03]
@@ -681,6 +684,9 @@ def test_race_on_the_command_line(tmp_path):
         ("race --classes 4 --start 1,1,2 --optimizer adam --plot x.gif", "must end in one of png"),
     ],
 )
-def test_errors_of_the_command_line(arguments, message):
-    code, out, err = command(*arguments.split())
-    assert code == 2 and out == "" and message in err and err.count("\n") == 1
+def test_errors_of_the_command_line(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hadaflow", *arguments.split()])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert end.value.code == 2 and out == "" and message in err and err.count("\n") == 1

@@ -144,14 +144,21 @@ def test_an_estimate_says_method_memory_and_time():
     [
         (hf.UFM(8), FIGURE_1, {"until": hf.Collapse(1e-3)}),
         (hf.UFM(8), FIGURE_1, {"log10_times": [1.0, 2.0]}),
-        (hf.UFM(4, label_smoothing=0.1), [1.0, 0.5, 0.3], {}),
-        (hf.UFM(64), u_start(64), {"until": hf.Collapse(1e-2), "method": "dual", "rtol": 1e-4}),
+        pytest.param(
+            hf.UFM(4, label_smoothing=0.1), [1.0, 0.5, 0.3], {}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            hf.UFM(64), u_start(64), {"until": hf.Collapse(1e-2), "method": "dual", "rtol": 1e-4},
+            marks=pytest.mark.slow,
+        ),
         (hf.UFM(8), [FIGURE_1, FIGURE_1], {"until": hf.Time(1e3)}),
-        (hf.UFM(4), hf.gaussian(hf.UFM(4), 0.1, 0), {"until": hf.Time(1.0)}),
+        pytest.param(
+            hf.UFM(4), hf.gaussian(hf.UFM(4), 0.1, 0), {"until": hf.Time(1.0)}, marks=pytest.mark.slow
+        ),
         (hf.UFM(4, loss="mse"), [1.0, 0.5, 0.3, 0.1], {}),
     ],
     ids=["event", "times", "implicit", "dual", "batch", "full", "closed form"],
-)
+)  # fmt: skip
 def test_an_estimate_counts_compilation_until_there_was_a_run(model, start, more):
     hf.disable_cache()
     let_go()
@@ -201,7 +208,12 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("kind", MODELS)
+SOME = ("temperature", "depth 3")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[] if k in SOME else pytest.mark.slow) for k in MODELS]
+)
 def test_lanes_with_numbers_of_their_own_are_as_runs_one_by_one(kind):
     """One structure, four models: temperatures, smoothings, penalties or samples side by side."""
     models = [hf.UFM(5, **options) for options in MODELS[kind]]
@@ -220,11 +232,14 @@ def test_lanes_with_numbers_of_their_own_are_as_runs_one_by_one(kind):
     assert ends.ok.all()
     found = flow.values(ends.y).a.T
     for i, model in enumerate(models):
-        alone = solve(model, starts.row(i), hf.Time(3.0), rtol=1e-9)
+        alone = solve(model, starts.row(i), hf.Time(3.0), rtol=1e-9, points=2)
         np.testing.assert_allclose(found[i], alone.a[-1], rtol=1e-8)
 
 
-@pytest.mark.parametrize("options", [{"depth": 3}, {"temperature": 2.0}, {"depth": 1}, {}])
+@pytest.mark.parametrize(
+    "options",
+    [{"depth": 3}, {"temperature": 2.0}, pytest.param({"depth": 1}, marks=pytest.mark.slow), {}],
+)
 def test_batches_of_any_explicit_flow_go_side_by_side(options):
     model = hf.UFM(5, **options)
     rng = np.random.default_rng(1)
@@ -235,7 +250,7 @@ def test_batches_of_any_explicit_flow_go_side_by_side(options):
         ""
     }
     for i in range(6):
-        alone = solve(model, starts.row(i), hf.Time(5.0))
+        alone = solve(model, starts.row(i), hf.Time(5.0), points=2)
         np.testing.assert_allclose(batch.a[i, -1], alone.a[-1], rtol=1e-10)
         np.testing.assert_allclose(batch.path_length[i, -1], alone.path_length[-1], rtol=1e-9)
         np.testing.assert_allclose(batch.C[i, -1], alone.C[-1], atol=1e-12)
@@ -245,8 +260,8 @@ def test_an_ill_conditioned_event_is_looked_at_alone():
     """A norm that hardly moves is reached at a time that small errors shift by much."""
     model = hf.UFM(8)
     start = np.full(7, 2.6) + np.linspace(0, 0.5, 7)
-    end = solve(model, start, hf.Time(1e3), rtol=1e-12)
+    end = solve(model, start, hf.Time(1e3), rtol=1e-12, points=2)
     target = hf.Norm(float(end.a[-1].sum()))
     for given in (start, [start, start]):  # 30 times the promise without a second, sharper pass
-        found = solve(model, given, target, rtol=1e-6)
+        found = solve(model, given, target, rtol=1e-6, points=2)
         assert np.ravel(found.log10_time)[-1] == pytest.approx(3.0, rel=1e-6)

@@ -33,7 +33,7 @@ def relative_difference(Z, expected):
     return np.linalg.norm(Z - expected) / np.linalg.norm(expected)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(problems())
 def test_reduced_flow_lifted_equals_scipy_on_the_matrices(problem):
     """Against DOP853 on W and H in raw time, which shares no code with the library."""
@@ -64,7 +64,7 @@ def test_reduced_flow_lifted_equals_our_full_flow_matrix_by_matrix(problem):
         assert hf.distance_from_hadamard(model, direct) < 1e-6
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(problems(), st.sampled_from([0.0, 0.9]), st.sampled_from([0.01, 0.3]))
 def test_reduced_descent_lifted_equals_descent_on_the_matrices(problem, momentum, rate):
     model, start, rotation = problem

@@ -6,7 +6,7 @@ from hadaflow.base.compiling import let_go
 from promises import changes_sign, draw, excess
 
 # Of every kind and view; some broke the promise while one step's tolerance was a fifth of it.
-SOME = (0, 1, 4, 5, 7, 10, 13, 19, 34, 39, 50)
+SOME = (0, 1, 4, 5, 10, 13, 19)
 
 
 @pytest.mark.parametrize("index", SOME)

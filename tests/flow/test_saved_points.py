@@ -95,7 +95,10 @@ def test_a_run_at_rest_keeps_its_way_and_its_end():
 
 
 @pytest.mark.parametrize("method", ["tsit5", "dual"])
-@pytest.mark.parametrize("until", [hf.Collapse(1e-3), hf.Norm(40.0), hf.Time(log10=20)])
+@pytest.mark.parametrize(
+    "until",
+    [hf.Collapse(1e-3), pytest.param(hf.Norm(40.0), marks=pytest.mark.slow), hf.Time(log10=20)],
+)
 def test_times_of_ones_own_go_with_any_end(method, until):
     """States at those before the end, which are those of a run to these times, and the end."""
     model, asked = hf.UFM(8), [0.0, 1.0, 3.5, 900.0]

@@ -384,6 +384,7 @@ def test_small_times_and_paths_by_dual_steps(size):
     assert solve(hf.UFM(8), start, times=[0.0], method="dual", rtol=1e-6).status == "reached"
 
 
+@pytest.mark.slow
 def test_huge_starts():
     """At hard margins only the direction counts: the way to collapse is the same from every norm."""
     ways = []

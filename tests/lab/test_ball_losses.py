@@ -19,21 +19,20 @@ def test_every_built_in_loss_has_a_twin():
         assert twin.moves_constant == parse_loss(name).moves_constant
 
 
+MODELS = [{"classes": 6, "samples": 2}, {"classes": 8, "depth": 3}, {"classes": 5, "depth": 1}]
+FEW = [("focal:1.5", 0), ("brier", 1), ("pairwise_logistic", 2), ("siglip:2:-1", 0)]
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "options"),
     [
-        n
-        if n in ("focal:1.5", "brier", "pairwise_logistic", "siglip:2:-1")
-        else pytest.param(n, marks=pytest.mark.slow)
-        for n in NAMES
+        pytest.param(name, i, marks=[] if (name, i) in FEW else pytest.mark.slow)
+        for name in NAMES
+        for i in range(len(MODELS))
     ],
 )
-@pytest.mark.parametrize(
-    "options",
-    [{"classes": 6, "samples": 2}, {"classes": 8, "depth": 3}, {"classes": 5, "depth": 1}],
-)
 def test_rates_are_those_of_the_model(name, options):
-    model = hf.UFM(loss=name, **options)
+    model = hf.UFM(loss=name, **MODELS[options])
     a = np.round(np.random.default_rng(2).uniform(0.02, 0.14, model.modes), 4)
     for metric in ("kl", "l2", "energy", "log_loss", "margin"):
         told = hf.certify(metric, [f"{v:.4f}" for v in a], model)

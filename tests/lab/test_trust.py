@@ -227,6 +227,7 @@ def test_only_functions_that_the_module_defines_count(folder, name, hadaflow):
     refused(lambda: recheck(document))
 
 
+@pytest.mark.slow
 def test_a_function_behind_a_decorator_is_still_its_own(folder):
     (folder / "mine.py").write_text(
         "import jax\nimport jax.numpy as jnp\n@jax.jit\ndef own(a):\n    return jnp.sum(a**2)\n"
@@ -495,7 +496,10 @@ def test_bounds_are_one_line_and_exit_2(hadaflow, folder, arguments, told):
         ("atlas", "--classes", 4, "--seconds", "1e308", "--seed", LONG),
         ("hunt", "l2", "--classes", 4, "--seconds", "1e-300", "--seed", LONG, "--json"),
         ("hunt", "l2", "--classes", 4, "--seconds", "inf", "--starts", 64),
-        ("rise", "l2", "--classes", 4, "--seconds", "1e-300", "--seed", LONG),
+        pytest.param(
+            ("rise", "l2", "--classes", 4, "--seconds", "1e-300", "--seed", LONG),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_extremes_that_mean_something_are_taken(hadaflow, folder, arguments):

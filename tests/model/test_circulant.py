@@ -60,7 +60,7 @@ def test_random_phases_end_in_collapse(group):
     model = hf.UFM(math.prod(group), group=group)
     rng = np.random.default_rng(4)
     values = rng.uniform(0.5, 1, model.modes) * np.exp(1j * rng.uniform(-2, 2, model.modes))
-    run = hf.solve(model, hf.circulant(values), hf.Norm(200), progress=None)
+    run = hf.solve(model, hf.circulant(values), hf.Norm(200), points=2, progress=None)
     assert run.measure("collapse_deviation")[-1] < 1e-4
 
 
@@ -76,7 +76,7 @@ def test_a_symmetric_start_stays_symmetric():
 def test_a_negative_mode_passes_through_zero():
     """A real mode of the wrong sign, unbalanced: the reduced flow follows it through zero."""
     model = hf.UFM(4)
-    run = hf.solve(model, hf.circulant([-0.3, 0.5, 0.4], C=1.0), hf.Time(30), progress=None)
+    run = hf.solve(model, hf.circulant([-0.3, 0.5, 0.4], C=1.0), times=[30.0], progress=None)
     assert run.status == "reached"
     assert np.cos(run.angles[0, 0]) == pytest.approx(-1) and np.cos(run.angles[-1, 0]) > 0.99
 

@@ -77,15 +77,17 @@ def test_kl_may_rise_at_depth_three():
     assert np.all(run.rate("kl", flow="normalized") > 0)
 
 
-@pytest.mark.parametrize(("depth", "threshold"), [(3, 1 / 8), (4, 1 / 4)])
+@pytest.mark.parametrize(
+    ("depth", "threshold"), [(3, 1 / 8), pytest.param(4, 1 / 4, marks=pytest.mark.slow)]
+)
 def test_the_threshold_of_the_third_mode(depth, threshold):
     """K = 4, two equal large modes: the third dies below 2^{−N/(N−2)} of them."""
     model = hf.UFM(4, depth=depth)
-    low = hf.solve(model, [30, 30, 30 * threshold * 0.98], progress=None)
+    low = hf.solve(model, [30, 30, 30 * threshold * 0.98], points=2, progress=None)
     assert low.status == "never-collapses"
     assert "mode 3 provably loses all share" in low.message
     assert "rank 2 at most" in low.message and "(0.5, 0.5)" in low.message
-    high = hf.solve(model, [30, 30, 30 * threshold * 1.2], progress=None)
+    high = hf.solve(model, [30, 30, 30 * threshold * 1.2], points=2, progress=None)
     assert high.status == "collapsed"
 
 
@@ -170,8 +172,8 @@ def test_a_deep_run_is_saved_and_continued(tmp_path):
     again = hf.load(tmp_path / "run.nc")
     assert again.model == model and again.C.shape == (200, 2, 2)
     np.testing.assert_array_equal(again.C, run.C)
-    further = hf.solve(model, again.state(-1), hf.Time(2), progress=None)
-    direct = hf.solve(model, hf.spectrum([2.0, 1.5]), hf.Time(5), progress=None)
+    further = hf.solve(model, again.state(-1), hf.Time(2), points=2, progress=None)
+    direct = hf.solve(model, hf.spectrum([2.0, 1.5]), hf.Time(5), points=2, progress=None)
     np.testing.assert_allclose(further.log_a[-1], direct.log_a[-1], atol=1e-6)
 
 
@@ -198,7 +200,7 @@ def test_penalties_on_every_layer_settle_at_the_root(depth, decays, n):
         lambda a: -gap(a), bounds=(1e-3, 5), method="bounded").x  # fmt: skip
     want = scipy.optimize.brentq(gap, top, 60, xtol=1e-13)
     np.testing.assert_allclose(hf.fixed_point(model, "raw"), want, rtol=1e-10)
-    run = hf.solve(model, hf.spectrum([1.0, 0.8, 1.3]), progress=None)
+    run = hf.solve(model, hf.spectrum([1.0, 0.8, 1.3]), points=2, progress=None)
     assert run.status == "steady"
     np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-5)
     if depth > 1:
@@ -210,7 +212,7 @@ def test_penalties_on_every_layer_settle_at_the_root(depth, decays, n):
 def test_deep_penalties_that_are_too_strong_leave_nothing():
     model = hf.UFM(4, depth=3, weight_decay=2.0)
     assert np.all(hf.fixed_point(model) == 0)
-    run = hf.solve(model, [1.0, 0.8, 1.3], hf.Collapse(1e-3), progress=None)
+    run = hf.solve(model, [1.0, 0.8, 1.3], hf.Collapse(1e-3), points=2, progress=None)
     assert run.status == "never-collapses" and "too strong for collapse" in run.message
 
 
@@ -228,7 +230,8 @@ def test_a_temperature_moves_the_threshold_of_the_penalty():
 
 
 def test_a_deep_penalized_run_to_collapse_ends_in_a_low_rank_state():
-    run = hf.solve(hf.UFM(4, depth=3, weight_decay=0.05), [8, 8, 0.1], hf.Collapse(1e-3))
+    model = hf.UFM(4, depth=3, weight_decay=0.05)
+    run = hf.solve(model, [8, 8, 0.1], hf.Collapse(1e-3), points=2, progress=None)
     assert run.status == "never-collapses" and "(0.5, 0.5, 0)" in run.message
 
 
@@ -251,13 +254,13 @@ def test_one_row_of_differences_stands_for_all_layers():
     np.testing.assert_array_equal(fitted(model, by_layer).C, want)
 
 
-@pytest.mark.parametrize("start", ["full", "phases"])
+@pytest.mark.parametrize("start", [pytest.param("full", marks=pytest.mark.slow), "phases"])
 def test_other_deep_starts_are_told_of_their_limit_too(start):
     model = hf.UFM(5, depth=3)
     given = hf.circulant([8, 0.1 * np.exp(0.3j)])
     if start == "full":
         given = hf.hadamard(model, [8, 0.1])
-    run = hf.solve(model, given, hf.Collapse(1e-3), progress=None)
+    run = hf.solve(model, given, hf.Collapse(1e-3), points=2, progress=None)
     assert run.status == "never-collapses" and "mode 2 provably loses" in run.message
 
 
@@ -287,7 +290,8 @@ def test_the_divergence_from_the_labels_falls_at_every_depth(depth):
 
 def test_deep_mse_learns_its_modes_one_after_the_other():
     model = hf.UFM(4, depth=3, loss="mse")
-    run = hf.solve(model, hf.spectrum([0.5, 0.3, 0.2, 0.1], units="raw"), progress=None)
+    start = hf.spectrum([0.5, 0.3, 0.2, 0.1], units="raw")
+    run = hf.solve(model, start, points=2, progress=None)
     assert run.status == "steady"
     np.testing.assert_allclose(run.a[-1], 1.0, rtol=1e-6)
 
@@ -346,14 +350,15 @@ def test_the_limit_at_collapse_is_where_one_step_keeps_the_spread(options):
 
 @pytest.mark.parametrize("options", [
     {"weight_decay": 0.1}, {"weight_decay": (0.1, 0.3), "samples": 2},
-    {"weight_decay": 0.15, "depth": 3}, {"label_smoothing": 0.1, "depth": 3}])  # fmt: skip
+    pytest.param({"weight_decay": 0.15, "depth": 3}, marks=pytest.mark.slow),
+    pytest.param({"label_smoothing": 0.1, "depth": 3}, marks=pytest.mark.slow)])  # fmt: skip
 def test_descent_settles_below_the_limit_of_the_penalty_and_not_above(options):
     model = hf.UFM(4, **options)
     limit, goal = hf.stability_limit(model), hf.fixed_point(model)
     if options == {"weight_decay": 0.1}:  # the formula of smoothing with s = λ̄
         a, s = goal[0] * 4, 0.1
         assert limit == pytest.approx(4 / (a * s * (1 + 3 * (1 - s))), rel=1e-9)
-    run = hf.solve(model, hf.spectrum(goal * 1.2), progress=None)
+    run = hf.solve(model, hf.spectrum(goal * 1.2), points=2, progress=None)
     settled = run.state(-1)
     start = hf.Spectrum(settled.a * (1 + 1e-4 * np.array([1, -2, 1])), settled.C, "scaled")
     ends = []

@@ -96,7 +96,7 @@ def test_smoothing_and_penalties_settle(tmp_path):
 def test_three_blocks_have_a_full_view():
     model = hf.UFM(6, imbalance=((2, 3), (2, 2), (2, 1)), width=7)
     assert model.factor_shapes == ((6, 7), (7, 12))
-    run = hf.solve(model, hf.gaussian(model, 0.3, 0), hf.Norm(20), progress=None)
+    run = hf.solve(model, hf.gaussian(model, 0.3, 0), hf.Norm(20), points=2, progress=None)
     assert run.status == "reached" and run.measure("nc1_quot")[-1] < run.measure("nc1_quot")[0]
     assert "2×3, 2×2, 2×1" in run.summary()
     losses = hf.descend(model, hf.gaussian(model, 0.3, [0, 1]), 100, 0.02, progress=None)

@@ -113,13 +113,12 @@ def test_smoothing_settles_where_the_formula_says():
     np.testing.assert_allclose(
         hf.fixed_point(model, "raw"), math.log(1 + 8 * 0.9 / 0.1), rtol=1e-12
     )
-    run = hf.solve(model, np.linspace(0.01, 0.1, 7), progress=None)
+    start = np.linspace(0.01, 0.1, 7)
+    run = hf.solve(model, start, points=2, progress=None)
     assert run.status == "steady"
     np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-6)
-    assert (
-        hf.solve(model, np.linspace(0.01, 0.1, 7), hf.Collapse(1e-6), progress=None).status
-        == "collapsed"
-    )
+    collapsed = hf.solve(model, start, hf.Collapse(1e-6), points=2, progress=None)
+    assert collapsed.status == "collapsed"
 
 
 def test_a_hierarchy_is_learned_coarse_to_fine():
@@ -168,7 +167,8 @@ def test_descent_follows_its_reduced_map():
 
 
 def test_labels_that_hold_the_flow_elsewhere_never_collapse():
-    run = hf.solve(hf.UFM(8, label_distribution=HIERARCHY), np.full(7, 0.1), hf.Collapse(1e-3))
+    model = hf.UFM(8, label_distribution=HIERARCHY)
+    run = hf.solve(model, np.full(7, 0.1), hf.Collapse(1e-3), points=2, progress=None)
     assert run.status == "never-collapses" and "0.405" in run.message
 
 
@@ -341,24 +341,25 @@ def test_penalties_beside_smoothing_leave_the_modes_real():
 def test_labels_with_zeros_grow_for_ever_or_come_to_rest():
     model = hf.UFM(4, label_distribution=(0.8, 0.2, 0, 0))
     assert not model.settles
-    run = hf.solve(model, [0.1, 0.2, 0.3], hf.Collapse(1e-3), progress=None)
+    run = hf.solve(model, [0.1, 0.2, 0.3], hf.Collapse(1e-3), points=2, progress=None)
     assert run.status == "failed" and "rounding" in run.message
     with pytest.raises(hf.InputError, match="Steady for labels that are zero for some class"):
         hf.solve(model, [0.1, 0.2, 0.3], "steady")
     # The logit of class 3 is not pulled down by a dead mode 2: the others trade off, and rest.
     model = hf.UFM(6, label_distribution=(0.6, 0.1, 0.1, 0, 0.1, 0.1))
-    early, late = (hf.solve(model, [0.3, 0.45, 0.6], hf.Time(t)) for t in (1e3, 1e20))
+    start = [0.3, 0.45, 0.6]
+    early, late = (hf.solve(model, start, hf.Time(t), points=2, progress=None) for t in (1e3, 1e20))
     assert late.status == "reached" and "at rest since" in late.message
     np.testing.assert_allclose(late.a[-1, [0, 2]], early.a[-1, [0, 2]], rtol=1e-8)
-    run = hf.solve(model, [0.3, 0.45, 0.6])
+    run = hf.solve(model, start, points=2, progress=None)
     assert run.status == "never-collapses" and "come to rest" in run.message
 
 
 def test_modes_that_die_are_named():
     model = hf.UFM(6, label_distribution=(0.599, 0.1, 0.1, 0.001, 0.1, 0.1))
     assert hf.fixed_point(model)[1] < 0
-    run = hf.solve(model, [0.3, 0.45, 0.6])
+    run = hf.solve(model, [0.3, 0.45, 0.6], points=2, progress=None)
     assert run.status == "steady" and run.message.endswith("; mode 2 dies out.")
     assert "of singular values above 1e-12 of the largest" in run.message
-    alive = hf.solve(hf.UFM(6, label_smoothing=0.1), [0.3, 0.45, 0.6])
+    alive = hf.solve(hf.UFM(6, label_smoothing=0.1), [0.3, 0.45, 0.6], points=2, progress=None)
     assert alive.message.startswith("All relative speeds are below 1e-08 at")

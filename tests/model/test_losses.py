@@ -117,22 +117,22 @@ def model_of(name, classes=6, **options):
 # --- values and slopes --------------------------------------------------------------------------------
 
 
-FAST = ("focal:1.5", "brier", "pairwise_logistic", "siglip:2:-1", "infonce")
+FAST = ("focal:1.5", "brier", "siglip:2:-1", "infonce")
 
 
+@pytest.mark.parametrize("samples", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", some_fast([*DEFINITIONS, "infonce"], FAST))
-def test_values_and_slopes_are_those_of_the_definition(name):
+def test_values_and_slopes_are_those_of_the_definition(name, samples):
     rng = np.random.default_rng(1)
-    for samples in (1, 3):
-        model = model_of(name, 5, samples=samples)
-        Z = rng.normal(size=(5, 5 * samples))
-        with double_precision():
-            value, slope = jax.value_and_grad(functools.partial(total, model))(jnp.asarray(Z))
-        state = hf.parameters(np.eye(5), Z)
-        assert float(hf.measure("loss", model, state)) == pytest.approx(float(value), rel=1e-12)
-        np.testing.assert_allclose(model.residual(Z), -slope, rtol=1e-11, atol=1e-14)
-        step = hf.descend(model, state, 1, 1e-3, progress=None).state(-1)
-        np.testing.assert_allclose((step.H - Z) / 1e-3, -slope, rtol=1e-9, atol=1e-11)
+    model = model_of(name, 5, samples=samples)
+    Z = rng.normal(size=(5, 5 * samples))
+    with double_precision():
+        value, slope = jax.value_and_grad(functools.partial(total, model))(jnp.asarray(Z))
+    state = hf.parameters(np.eye(5), Z)
+    assert float(hf.measure("loss", model, state)) == pytest.approx(float(value), rel=1e-12)
+    np.testing.assert_allclose(model.residual(Z), -slope, rtol=1e-11, atol=1e-14)
+    step = hf.descend(model, state, 1, 1e-3, progress=None).state(-1)
+    np.testing.assert_allclose((step.H - Z) / 1e-3, -slope, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", some_fast([*DEFINITIONS, "infonce"], FAST))
@@ -182,7 +182,7 @@ CASES = [
     {"weight_decay": 0.05},
     {"C": 0.4},
 ]
-FEW = [("brier", 3), ("pairwise_logistic", 2), ("one_vs_rest", 4), ("siglip:2:-1", 1), ("hinge", 0)]
+FEW = [("pairwise_logistic", 2), ("one_vs_rest", 4), ("siglip:2:-1", 1), ("hinge", 0)]
 EVERY = [
     pytest.param(name, i, marks=[] if (name, i) in FEW else pytest.mark.slow)
     for name in [*DEFINITIONS, "infonce"]
@@ -275,7 +275,7 @@ def test_soft_labels(name):
     assert float(hf.measure("loss", model, a)) == pytest.approx(float(value), rel=1e-12)
     assert float(hf.measure("loss", model, state)) == pytest.approx(float(value), rel=1e-12)
     np.testing.assert_allclose(model.residual(state.Z), -slope, rtol=1e-10, atol=1e-13)
-    run = hf.solve(model, a, progress=None)
+    run = hf.solve(model, a, points=2, progress=None)
     settled = hf.lift(model, run.state(-1)).Z
     assert run.status == "steady"
     if name == "brier":  # a proper score: it is least where the probabilities are the labels
@@ -365,7 +365,7 @@ def test_sigmoids_do_not_freeze(name, size):
 )
 def test_times_of_ten_to_the_thousand(name):
     model = model_of(name, 4)
-    run = hf.solve(model, start_of(model), hf.Time(log10=1000), progress=None)
+    run = hf.solve(model, start_of(model), hf.Time(log10=1000), points=2, progress=None)
     assert run.status == "reached" and np.all(np.isfinite(run.log_a))
     # The log of the loss falls as minus the log of the time, up to the log of that.
     told = float(hf.measure("log_energy", model, run.state(-1))) / (-1000 * np.log(10))
@@ -394,10 +394,14 @@ def test_kl_falls_where_it_is_proven_to(name, group):
 @pytest.mark.parametrize(
     "options",
     [
-        {"group": (2, 4), "C": 0.7},
+        {},
         *(
             pytest.param(options, marks=pytest.mark.slow)
-            for options in ({}, {"group": (8,), "depth": 1}, {"depth": 3, "C": 0.5})
+            for options in (
+                {"group": (2, 4), "C": 0.7},
+                {"group": (8,), "depth": 1},
+                {"depth": 3, "C": 0.5},
+            )
         ),
     ],
 )
@@ -408,8 +412,8 @@ def test_functions_of_the_probability_share_the_orbit_of_cross_entropy(name, opt
     ours, plain = model_of(name, 8, **options), hf.UFM(8, **options)
     start = hf.spectrum(start_of(plain, 4), C)
     for norm in (5.0, 12.0):
-        a = hf.solve(ours, start, hf.Norm(norm), progress=None, rtol=1e-10)
-        b = hf.solve(plain, start, hf.Norm(norm), progress=None, rtol=1e-10)
+        a = hf.solve(ours, start, hf.Norm(norm), points=2, progress=None, rtol=1e-10)
+        b = hf.solve(plain, start, hf.Norm(norm), points=2, progress=None, rtol=1e-10)
         np.testing.assert_allclose(a.a[-1], b.a[-1], rtol=3e-9)
         times = np.append(np.geomspace(1e-3, b.time[-1], 500)[:-1], b.time[-1])
         way = hf.solve(plain, start, times=times, progress=None, rtol=1e-9)
@@ -435,13 +439,16 @@ def pace(name, p):
 def test_a_penalty_breaks_it():
     start = start_of(hf.UFM(8), 4)
     off = []
-    for decay in (0.0, 0.05):
+    for decay in (0.0, 0.02):
         runs = [
-            hf.solve(hf.UFM(8, loss=n, weight_decay=decay), start, hf.Norm(3.0), progress=None)
+            hf.solve(
+                hf.UFM(8, loss=n, weight_decay=decay), start, hf.Norm(3.0), points=2, progress=None
+            )
             for n in ("focal:1.5", "cross_entropy")
         ]
+        assert [run.status for run in runs] == ["reached"] * 2
         off.append(np.abs(runs[0].a_hat[-1] / runs[1].a_hat[-1] - 1).max())
-    assert off[0] < 1e-8 and off[1] > 1e-5
+    assert off[0] < 1e-8 and off[1] > 5e-3
 
 
 @pytest.mark.parametrize(
@@ -449,15 +456,23 @@ def test_a_penalty_breaks_it():
 )
 def test_clocks_of_dual_steps_are_those_of_explicit_ones(name):
     model = hf.UFM(8, loss=name, temperature=1.5)
-    start = start_of(model)
+    start, how = start_of(model), {"points": 2, "progress": None, "rtol": 1e-8}
     for log10 in (-3.0, 0.5, 30.0):
         runs = [
-            hf.solve(model, start, hf.Time(log10=log10), method=m, progress=None, rtol=1e-8)
-            for m in ("dual", "tsit5")
+            hf.solve(model, start, hf.Time(log10=log10), method=m, **how) for m in ("dual", "tsit5")
         ]
         np.testing.assert_allclose(runs[0].log_a[-1], runs[1].log_a[-1], rtol=3e-8, atol=3e-8)
-    tiny = hf.solve(model, 1e-20 * start, hf.Norm(1.0), method="dual", progress=None, rtol=1e-8)
-    same = hf.solve(model, 1e-20 * start, hf.Norm(1.0), method="tsit5", progress=None, rtol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBABILITY)
+def test_dual_steps_skip_the_beginning_of_tiny_starts_as_explicit_ones_go_it(name):
+    model = hf.UFM(8, loss=name, temperature=1.5)
+    start = 1e-20 * start_of(model)
+    tiny, same = (
+        hf.solve(model, start, hf.Norm(1.0), method=m, points=2, progress=None, rtol=1e-8)
+        for m in ("dual", "tsit5")
+    )
     assert tiny.log10_time[-1] == pytest.approx(same.log10_time[-1], abs=1e-7)
 
 
@@ -479,10 +494,18 @@ def test_collapse_comes_at_the_same_norm_at_another_time():
 
 @pytest.mark.slow
 def test_a_million_classes_with_another_clock():
-    model = hf.UFM(2**20, loss="exponential")
+    """The orbit is that of cross-entropy, and so are the norm and the state of collapse."""
+    plain, other = hf.UFM(2**20), hf.UFM(2**20, loss="exponential")
     start = 1e-3 * np.random.default_rng(0).uniform(0.5, 1.5, 2**20 - 1)
-    run = hf.solve(model, start, hf.PredictedCollapse(1e-3), rtol=1e-4, progress=None)
-    assert run.status == "predicted-collapse" or run.status == "collapsed"
+    runs = [
+        hf.solve(m, start, hf.PredictedCollapse(1e-3), rtol=1e-4, points=4, progress=None)
+        for m in (plain, other)
+    ]
+    assert [run.status for run in runs] == ["predicted"] * 2
+    np.testing.assert_allclose(runs[1].log_norm[-1], runs[0].log_norm[-1], rtol=1e-6)
+    np.testing.assert_allclose(runs[1].log_a[-1], runs[0].log_a[-1], atol=1e-6)
+    # Late, where p = 1, the clocks go alike, too.
+    assert runs[1].log10_log10_time[-1] == pytest.approx(runs[0].log10_log10_time[-1], abs=1e-6)
 
 
 def test_a_mode_that_dies_keeps_its_digits():
@@ -507,16 +530,16 @@ def test_a_mode_that_dies_keeps_its_digits():
 # --- hinges, and what has no log form -------------------------------------------------------------------
 
 
-def test_hinges_stop_where_all_margins_are_one():
-    for name in ("hinge", "squared_hinge"):
-        model = model_of(name)
-        run = hf.solve(model, [0.1, 0.2, 0.3], progress=None)
-        margins = np.asarray(hf.margins(model, run.a[-1]))
-        assert run.status == "steady" and margins.min() > 1 - 1e-6
-        never = hf.solve(model, [0.1, 0.2, 0.3], "collapse:1e-3", progress=None)
-        assert never.status == "never-collapses"
-        assert name != "hinge" or never.log10_time[-1] < 20
-        np.testing.assert_allclose(never.a[-1], run.a[-1], rtol=1e-5)
+@pytest.mark.parametrize("name", ["hinge", pytest.param("squared_hinge", marks=pytest.mark.slow)])
+def test_hinges_stop_where_all_margins_are_one(name):
+    model = model_of(name)
+    run = hf.solve(model, [0.1, 0.2, 0.3], progress=None)
+    margins = np.asarray(hf.margins(model, run.a[-1]))
+    assert run.status == "steady" and margins.min() > 1 - 1e-6
+    never = hf.solve(model, [0.1, 0.2, 0.3], "collapse:1e-3", progress=None)
+    assert never.status == "never-collapses"
+    assert name != "hinge" or never.log10_time[-1] < 20
+    np.testing.assert_allclose(never.a[-1], run.a[-1], rtol=1e-5)
 
 
 def own(z, y):
@@ -550,22 +573,20 @@ def one_sided(z, y):
     ],
 )
 @pytest.mark.parametrize("group", [(6,), pytest.param((2, 2, 2), marks=pytest.mark.slow)])
-def test_a_loss_of_ones_own_is_the_one_it_writes_down(loss, same, group):
+@pytest.mark.parametrize("full", [False, True])
+def test_a_loss_of_ones_own_is_the_one_it_writes_down(loss, same, group, full):
     options = {"classes": int(np.prod(group)), "group": group, "samples": 2}
     ours, theirs = hf.UFM(loss=loss, **options), hf.UFM(loss=same, **options)
-    start = start_of(theirs)
-    for given in (start, hf.hadamard(theirs, start)):
-        runs = [hf.solve(m, given, times=[0.5, 20.0], progress=None) for m in (ours, theirs)]
-        Z = [
-            hf.lift(m, r.state(-1)).Z if given is start else r.state(-1).Z
-            for m, r in zip((ours, theirs), runs, strict=True)
-        ]
-        np.testing.assert_allclose(Z[0], Z[1], rtol=1e-8, atol=1e-9)
-        descents = [hf.descend(m, given, 50, 0.1, progress=None) for m in (ours, theirs)]
-        for name in descents[0].arrays:
-            np.testing.assert_allclose(
-                descents[0].arrays[name], descents[1].arrays[name], atol=1e-12
-            )
+    given = hf.hadamard(theirs, start_of(theirs)) if full else start_of(theirs)
+    runs = [hf.solve(m, given, times=[0.5, 20.0], progress=None) for m in (ours, theirs)]
+    Z = [
+        r.state(-1).Z if full else hf.lift(m, r.state(-1)).Z
+        for m, r in zip((ours, theirs), runs, strict=True)
+    ]
+    np.testing.assert_allclose(Z[0], Z[1], rtol=1e-8, atol=1e-9)
+    descents = [hf.descend(m, given, 50, 0.1, progress=None) for m in (ours, theirs)]
+    for name in descents[0].arrays:
+        np.testing.assert_allclose(descents[0].arrays[name], descents[1].arrays[name], atol=1e-12)
 
 
 def test_where_rounding_stops_a_loss_it_is_said():
@@ -574,8 +595,10 @@ def test_where_rounding_stops_a_loss_it_is_said():
     assert run.status == "failed" and "smallest margin of 6" in run.message
     assert 280 < run.log10_time[-1] < 330
     on = hf.UFM(6, loss=hf.losses.Own(own, log_own))
-    far = hf.solve(on, [0.3, 0.5, 0.2], hf.Time(log10=1000), progress=None)
-    plain = hf.solve(hf.UFM(6), [0.3, 0.5, 0.2], hf.Time(log10=1000), progress=None)
+    far, plain = (
+        hf.solve(m, [0.3, 0.5, 0.2], hf.Time(log10=1000), points=2, progress=None)
+        for m in (on, hf.UFM(6))
+    )
     np.testing.assert_allclose(far.log_a[-1], plain.log_a[-1], rtol=1e-9)
 
 

@@ -39,7 +39,11 @@ def test_a_scale_is_the_median_of_a_lognormal_start():
     assert np.log(values).std() == pytest.approx(2.0, rel=0.01)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.describe(short=True))
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(m, marks=pytest.mark.slow if m in MODELS[1::2] else ()) for m in MODELS],
+    ids=lambda m: m.describe(short=True),
+)
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_run_of_a_batch_is_that_of_its_seed(model, name):
     make, text = DRAWN[name]

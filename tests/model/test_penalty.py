@@ -72,7 +72,8 @@ def test_the_flow_settles_where_the_formula_says(n, decays, reduction):
     strength = math.sqrt(decays[0] * decays[1] / n) * (8 * n if reduction == "mean" else 1)
     a = math.sqrt(n) * math.log(8 / strength - 8 + 1)
     np.testing.assert_allclose(hf.fixed_point(model, "raw"), a, rtol=1e-12)
-    run = hf.solve(model, hf.spectrum(np.linspace(0.1, 1, 7), C=0.3, units="raw"), progress=None)
+    start = hf.spectrum(np.linspace(0.1, 1, 7), C=0.3, units="raw")
+    run = hf.solve(model, start, points=2, progress=None)
     assert run.status == "steady"
     np.testing.assert_allclose(run.a[-1], a, rtol=1e-5)
     W = hf.hadamard(model, run.state(-1)).W
@@ -82,9 +83,9 @@ def test_the_flow_settles_where_the_formula_says(n, decays, reduction):
 def test_above_the_threshold_everything_dies():
     model = hf.UFM(4, samples=2, weight_decay=(2.0, 1.1))
     assert np.all(hf.fixed_point(model) == 0)
-    run = hf.solve(model, [0.3, 0.2, 0.1], progress=None)
+    run = hf.solve(model, [0.3, 0.2, 0.1], points=2, progress=None)
     assert run.status == "steady" and run.a[-1].max() < 1e-10
-    told = hf.solve(model, [0.3, 0.2, 0.1], hf.Collapse(1e-3), progress=None)
+    told = hf.solve(model, [0.3, 0.2, 0.1], hf.Collapse(1e-3), points=2, progress=None)
     assert told.status == "never-collapses" and "dies" in told.message
     assert hf.fixed_point(hf.UFM(4, samples=2, weight_decay=(2.0, 0.9))).min() > 0
 
@@ -133,7 +134,8 @@ def test_descent_follows_its_reduced_map():
 def test_mse_with_a_penalty_settles_too():
     """Active modes: √n − a = λ̄ √n, raw."""
     model = hf.UFM(4, loss="mse", weight_decay=0.2)
-    run = hf.solve(model, hf.spectrum([0.3, 0.2, 0.4, 0.1], units="raw"), progress=None)
+    start = hf.spectrum([0.3, 0.2, 0.4, 0.1], units="raw")
+    run = hf.solve(model, start, points=2, progress=None)
     assert run.status == "steady"
     np.testing.assert_allclose(run.a[-1], 0.8, rtol=1e-6)
 

@@ -17,7 +17,11 @@ def start_of(model, units):
     return hf.spectrum(np.linspace(0.2, 0.9, model.modes), units=units)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.describe(short=True))
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(m, marks=pytest.mark.slow if m in MODELS[1::2] else ()) for m in MODELS],
+    ids=lambda m: m.describe(short=True),
+)
 @pytest.mark.parametrize(("own", "asked"), SAID)
 def test_both_views_answer_in_the_same_units(model, own, asked):
     """Of one start, its lift and the projection of that: the same numbers, whatever was said where."""
@@ -84,10 +88,10 @@ def test_what_the_library_makes_is_scaled_unless_told_otherwise():
     assert (matched.units, raw.units) == ("scaled", "raw") and matched.seed == raw.seed == 1
     np.testing.assert_allclose(raw.a, top, rtol=1e-12)
     np.testing.assert_allclose(matched.a * model.singular_value_scale, top, rtol=1e-12)
-    pair = [hf.solve(model, s, hf.Time(1.0), progress=None) for s in (random, matched, raw)]
+    pair = [hf.solve(model, s, times=[1.0], progress=None) for s in (random, matched, raw)]
     assert [run.units for run in pair] == ["scaled", "scaled", "raw"]
     drawn = hf.random_hadamard(model, 0.3, seed=2)
-    assert hf.solve(model, drawn, hf.Time(1.0), progress=None).units == "scaled" and drawn.seed == 2
+    assert hf.solve(model, drawn, times=[1.0], progress=None).units == "scaled" and drawn.seed == 2
     assert np.all(np.abs(hf.project(model, drawn).a / 0.3**2 - 1) <= 0.5 + 1e-12)
 
 

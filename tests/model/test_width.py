@@ -49,15 +49,20 @@ def test_what_needs_all_modes_needs_the_width(call):
         call()
 
 
-@pytest.mark.parametrize("depth", [2, 3])
-@pytest.mark.parametrize("width", [3, 5, 7])
+@pytest.mark.parametrize(
+    ("width", "depth"),
+    [
+        (3, 2), (5, 3),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((3, 3), (5, 2), (7, 2), (7, 3))),
+    ],
+)  # fmt: skip
 def test_modes_that_fit_move_alike_in_both_views(depth, width):
     model = hf.UFM(8, width=width, depth=depth)
     start = THREE if width < 7 else [1.0, 0.5, 0.2, 0.3, 0.7, 0.1, 0.4]
-    run = hf.solve(model, start, hf.Time(5.0), points=3, rtol=1e-9, progress=None)
+    run = hf.solve(model, start, times=[5.0], rtol=1e-9, progress=None)
     begin = hf.hadamard(model, start, rotation=3)
     assert begin.factors[0].shape == (8, width)
-    full = hf.solve(model, begin, hf.Time(5.0), points=3, rtol=1e-9, progress=None)
+    full = hf.solve(model, begin, times=[5.0], rtol=1e-9, progress=None)
     Z = full.state(-1).Z
     np.testing.assert_allclose(hf.lift(model, run.state(-1)).Z, Z, atol=1e-8 * np.abs(Z).max())
     down = hf.descend(model, start, 30, 0.1, points=2, progress=None)
@@ -74,7 +79,7 @@ def test_a_batch_of_narrow_starts_has_its_own_directions():
         np.testing.assert_allclose(got, np.sort(start)[::-1], atol=1e-15)
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_zeros_of_narrow_matrices_are_exact(width):
     model = hf.UFM(8, width=width)
     state = hf.gaussian(model, 0.1, 0)

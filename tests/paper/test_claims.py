@@ -61,7 +61,8 @@ def test_evidence_decides_the_status():
 
 # Minutes together: `make slow` and `hadaflow verify`, which `make reproduce` runs, check them.
 _SLOW = ("collapse-basin", "two-stage-dynamics", "ode-tracks-descent", "burn-in-times",
-         "convergence-to-nc", "one-orbit-many-losses", "kl-falls-for-convex-losses",
+         "convergence-to-nc", "overparameterization", "standard-scale", "logit-optimization",
+         "log-ratio-monotone-k8", "one-orbit-many-losses", "kl-falls-for-convex-losses",
          "optimizer-race")  # fmt: skip
 
 
@@ -314,6 +315,12 @@ MUTANTS = {
 }  # fmt: skip
 
 
+_SLOW_MUTANTS = (
+    ("collapse-basin", 0), ("collapse-basin", 1), ("log-ratio-monotone-k8", 1),
+    ("logit-optimization", 1),
+)  # fmt: skip
+
+
 def test_every_claim_has_a_mutant():
     assert set(MUTANTS) == set(CLAIMS)
 
@@ -321,7 +328,7 @@ def test_every_claim_has_a_mutant():
 @pytest.mark.parametrize(
     ("id", "index"),
     [
-        pytest.param(id, i, marks=pytest.mark.slow if id == "collapse-basin" else ())
+        pytest.param(id, i, marks=pytest.mark.slow if (id, i) in _SLOW_MUTANTS else ())
         for id, m in MUTANTS.items()
         for i in range(len(m))
     ],

@@ -112,7 +112,10 @@ def test_odd_comparisons_are_refused(collapse):
 @pytest.mark.parametrize(
     "run",
     [
-        lambda: hf.solve(hf.UFM(8, imbalance=((4, 5), (4, 1))), np.full(7, 0.1), hf.Time(10.0)),
+        pytest.param(
+            lambda: hf.solve(hf.UFM(8, imbalance=((4, 5), (4, 1))), np.full(7, 0.1), hf.Time(10.0)),
+            marks=pytest.mark.slow,
+        ),
         lambda: hf.solve(hf.UFM(5), hf.circulant([1 + 0.2j, 0.3 + 0.5j]), hf.Norm(20.0)),
     ],
 )

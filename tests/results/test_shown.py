@@ -105,5 +105,5 @@ def test_prints_say_nothing_of_what_was_not_done():
     still = hf.solve(MODEL, [1.0] * 7)
     assert "0 steps\n" in str(still)
     blocks = hf.UFM(8, imbalance=((4, 5), (4, 1)))
-    lines = str(hf.solve(blocks, [0.1] * 7, hf.Time(1.0))).splitlines()
+    lines = str(hf.solve(blocks, [0.1] * 7, times=[1.0])).splitlines()
     assert all(line == line.rstrip() for line in lines)

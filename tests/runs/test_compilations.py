@@ -115,6 +115,7 @@ def test_solve_of_unbalanced_and_deep_models():
     )
 
 
+@pytest.mark.slow
 def test_solve_of_two_blocks():
     def blocks(samples, **options):
         model = hf.UFM(4, imbalance=((2, samples), (2, 1)), **options)
@@ -134,6 +135,7 @@ def test_solve_of_matrices():
     )
 
 
+@pytest.mark.slow
 def test_solve_by_dual_steps():
     rng = np.random.default_rng(0)
     starts = np.exp(rng.normal(0, 1, (2, 63)))
@@ -174,7 +176,10 @@ def test_descend():
     check_that_only_the_first_compiles(descended(full, 0.1), descended(full, 0.3, temperature=2.0))
 
 
-@pytest.mark.parametrize("name", ["adam", "lion", "muon", "shampoo"])
+@pytest.mark.parametrize(
+    "name",
+    ["adam", "muon", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lion", "shampoo"))],
+)
 def test_optimizers(name):
     full = hf.gaussian(hf.UFM(4), 0.5, 0)
     make = getattr(hf.optimizers, name)
@@ -264,6 +269,7 @@ def resident_megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_three_hundred_models_that_differ_in_numbers_take_little_memory():
     rng = np.random.default_rng(0)

@@ -24,7 +24,9 @@ def test_what_matrices_cannot_be_asked_is_refused():
     [
         (hf.UFM(4, weight_decay=(0, 0.1)), [1e6, 1, 1], None),
         (hf.UFM(4, weight_decay=(0, 0.1)), [1.0, 1, 1], hf.PathLength(50.0)),
-        (hf.UFM(4, label_smoothing=0.1), [1.0, 2, 3], hf.Steady(1e-300)),
+        pytest.param(
+            hf.UFM(4, label_smoothing=0.1), [1.0, 2, 3], hf.Steady(1e-300), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_explicit_steps_come_to_an_end(model, start, until, monkeypatch):
@@ -40,16 +42,16 @@ def test_plain_explicit_steps_come_to_an_end(monkeypatch):
     assert run.status == "failed" and "steps of tsit5 were taken" in run.message
 
 
-def test_many_saved_points_are_stepped_to_in_blocks():
+@pytest.mark.parametrize(
+    "until", [hf.Time(30.0), pytest.param(hf.PathLength(0.5), marks=pytest.mark.slow)]
+)
+def test_many_saved_points_are_stepped_to_in_blocks(until):
     """More points than a block, on both ways: to times, and to an event."""
     model = hf.UFM(4, weight_decay=0.05)
-    for until in (hf.Time(30.0), hf.PathLength(0.5)):
-        run = hf.solve(model, [1, 0.5, 0.2], until, points=1500, progress=None)
-        assert len(run) == 1500 and run.status == "reached"
-        few = hf.solve(
-            model, [1, 0.5, 0.2], log10_times=run.log10_time[[100, 700, -1]], progress=None
-        )
-        np.testing.assert_allclose(run.a[[100, 700, -1]], few.a[1:], rtol=1e-8)
+    run = hf.solve(model, [1, 0.5, 0.2], until, points=1500, progress=None)
+    assert len(run) == 1500 and run.status == "reached"
+    few = hf.solve(model, [1, 0.5, 0.2], log10_times=run.log10_time[[100, 700, -1]], progress=None)
+    np.testing.assert_allclose(run.a[[100, 700, -1]], few.a[1:], rtol=1e-8)
 
 
 def logits_flow(a0, times, q):
@@ -137,9 +139,15 @@ def test_a_tiny_deep_start_is_not_at_rest(count):
     run = hf.solve(model, np.full(4, s**-2), times=[*times[:-1] / 2, s, 4 * s], progress=None)
     np.testing.assert_allclose(run.a[-2], 4 * s**-2, rtol=1e-6)
     np.testing.assert_allclose(run.a[-1], 0.25, rtol=1e-8)
-    steady = hf.solve(model, np.full(4, s**-2), hf.Steady(), progress=None)
+    steady = hf.solve(model, np.full(4, s**-2), hf.Steady(), points=2, progress=None)
     assert steady.status == "steady" and steady.time[-1] > 1.9 * s
-    full = hf.solve(model, hf.hadamard(model, np.full(4, s**-2)), hf.Steady(1e-6), progress=None)
+
+
+@pytest.mark.slow
+def test_tiny_deep_matrices_are_not_at_rest():
+    model, s = hf.UFM(4, loss="mse", depth=4), 1e6
+    start = hf.hadamard(model, np.full(4, s**-2))
+    full = hf.solve(model, start, hf.Steady(1e-6), points=2, progress=None)
     assert full.status == "steady" and full.time[-1] > 1.9 * s
 
 
@@ -147,23 +155,31 @@ def test_a_tiny_deep_start_is_not_at_rest(count):
 def test_what_settles_slowly_is_not_taken_for_settled(options):
     """Speeds of 1e-9 are slow only where there is nothing left to go."""
     model = hf.UFM(4, **options)
-    run = hf.solve(model, hf.starts.uniform(model, 0.1, 1, 0), hf.Steady(), progress=None)
+    start = hf.starts.uniform(model, 0.1, 1, 0)
+    run = hf.solve(model, start, hf.Steady(), points=2, progress=None)
     assert run.status == "steady"
     np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-6)
 
 
-def test_a_deep_start_between_saddles_goes_on():
+@pytest.mark.parametrize(
+    "start",
+    [
+        [1e-10, 1e-10],
+        pytest.param(hf.circulant([1e-10 * (1 + 1j), 1e-10 * (1 - 0.2j)]), marks=pytest.mark.slow),
+    ],
+    ids=["real", "phases"],
+)
+def test_a_deep_start_between_saddles_goes_on(start):
     """Soft labels, with and without phases: no rest before the small modes have grown."""
     model = hf.UFM(5, depth=3, label_smoothing=0.1)
-    for start in ([1e-10, 1e-10], hf.circulant([1e-10 * (1 + 1j), 1e-10 * (1 - 0.2j)])):
-        run = hf.solve(model, start, times=[1.0, 1e8], progress=None)
-        np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-6)
+    run = hf.solve(model, start, times=[1.0, 1e8], progress=None)
+    np.testing.assert_allclose(run.a[-1], hf.fixed_point(model), rtol=1e-6)
 
 
 @pytest.mark.parametrize("rotation", range(4))
 def test_matrices_are_looked_at_in_double_precision_before_they_move(rotation):
     start = hf.hadamard(MODEL, np.full(3, 1 / 3), rotation=rotation)
-    run = hf.solve(MODEL, start, hf.Norm(1 + 2e-9), progress=None)
+    run = hf.solve(MODEL, start, hf.Norm(1 + 2e-9), points=2, progress=None)
     speed = MODEL.velocity(np.full(3, 1 / 3)).sum()
     assert run.status == "reached"
     assert run.time[-1] == pytest.approx(2e-9 / speed, rel=1e-5)

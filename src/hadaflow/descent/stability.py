@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hadaflow.base.checks import as_number
+from hadaflow.base.compiling import SOON, compiled
 from hadaflow.base.errors import InputError, shown
-from hadaflow.base.precision import float64
+from hadaflow.base.precision import double_precision
 from hadaflow.descent.systems import spectral_descent
 from hadaflow.model.closed_forms import fixed_point
 from hadaflow.model.ufm import UFM, check_model
@@ -57,22 +58,25 @@ def stability_limit(model: UFM, momentum: float = 0.0, at: float | None = None) 
         tilt = np.sqrt(np.array(model.decays))[:, None]
         layers = layers * np.exp(np.mean(np.log(tilt))) / tilt
 
-    system = spectral_descent(model)
-
-    @float64
-    def slopes(flat):
-        def push(values):
-            return jnp.concatenate(system.push(tuple(values.reshape(layers.shape))))
-
-        return jax.jacfwd(push)(flat)
-
-    rates = np.linalg.eigvals(slopes(layers.ravel())).real
+    with double_precision():
+        slopes = np.asarray(_slopes(spectral_descent(model), layers))
+    rates = np.linalg.eigvals(slopes).real
     if rates.max() > 1e-9 * np.abs(rates).max():
         raise InputError(
             "Argument `model` must have a fixed point that attracts: at this depth and penalty the one "
             "with all singular values equal repels, whatever the learning rate."
         )
     return 2 / float(np.max(-rates)) * (1 + momentum)
+
+
+@compiled(SOON)
+def _slopes(system: Any, layers: Any) -> Any:
+    """Of the force on all layers."""
+
+    def push(values: Any) -> Any:
+        return jnp.concatenate(system.push(tuple(values.reshape(layers.shape))))
+
+    return jax.jacfwd(push)(layers.ravel())
 
 
 def _limit_at_collapse(model: UFM, at: Any) -> float:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hadaflow.base.compiling import Compiled
+from hadaflow.base.compiling import SMALL, Compiled
 from hadaflow.base.lazy import optimize
 from hadaflow.base.precision import double_precision
 from hadaflow.lab.exact.balls import Enclosure, exact
@@ -41,7 +41,7 @@ def pushed_states(
     large or small numbers.
     """
     with double_precision():
-        value = Compiled(jax.value_and_grad(lambda z: -objective(jnp.exp(z))), {})
+        value = Compiled(jax.value_and_grad(lambda z: -objective(jnp.exp(z))), SMALL)
         reached = []
         for start in starts:
             limits = [(-40.0, 4.0)] * len(start)

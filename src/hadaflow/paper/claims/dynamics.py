@@ -379,7 +379,7 @@ def mse_no_slowdown(slow: str = "cross_entropy") -> Finding:
         model = UFM(4, loss=loss)
         given = [0.05, *start] if loss == MSE else start
         ends[loss] = [
-            solve(model, given, Collapse(tolerance), progress=None).log10_time[-1]
+            solve(model, given, Collapse(tolerance), points=2, progress=None).log10_time[-1]
             for tolerance in (1e-3, 1e-6)
         ]
     extra = 10 ** ends[MSE][1] - 10 ** ends[MSE][0]

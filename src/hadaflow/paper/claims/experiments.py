@@ -110,7 +110,7 @@ def convergence_to_nc(runs: Runs = experiment) -> Finding:
     ends = []
     for seed in range(3):
         start = gaussian(model, math.exp(-6) / 2, seed)
-        run = solve(model, start, Collapse(0.05), progress=None)
+        run = solve(model, start, Collapse(0.05), points=2, progress=None)
         ends.append(float(run.log10_time[-1]) if run.status == "collapsed" else math.nan)
     value["continued runs, log10 t at 0.05"] = ends
     good = all(v[0] > 10 * v[1] for k, v in value.items() if k.startswith("kl"))

@@ -179,7 +179,7 @@ def non_uniform_direction(
     """Margins 4/5 > 1/2 exactly; â within 2e-4 of the limit at norm 2000; offset to 1 % of ½ log 2."""
     margins = smallest_margin(UNIFORM), smallest_margin(limit)
     optimal = margins[1] == _best_margin(range(4), limit)
-    run = solve(UFM(8), list(map(float, start)), Norm(2000), progress=None)
+    run = solve(UFM(8), list(map(float, start)), Norm(2000), points=2, progress=None)
     distance = float(np.abs(run.a_hat[-1] - np.array(limit) / sum(limit)).max())
     offset = float(2 * run.a[-1, 0] - run.a[-1, 3])
     flow = ExactState.at([exact(v) for v in limit])
