@@ -6,6 +6,9 @@ import functools
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings, strategies as st
+
+import hadaflow as hf
 from dense_training import (
     characters,
     factors_of,
@@ -18,9 +21,6 @@ from dense_training import (
     sylvester,
     trained,
 )
-from hypothesis import given, settings, strategies as st
-
-import hadaflow as hf
 from hadaflow.descent import lifts
 
 opt = hf.optimizers

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import optax
 import pytest
-from dense_training import factors_of, labels, rotation, sylvester, trained
 
 import hadaflow as hf
+from dense_training import factors_of, labels, rotation, sylvester, trained
 from hadaflow.cli import commands as cli
 from hadaflow.descent import coordinates
 from hadaflow.descent.systems import spectral_descent
