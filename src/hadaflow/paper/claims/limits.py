@@ -64,7 +64,9 @@ def only_full_rank_direction(psi_of: PsiOf = sylvester_psi) -> Finding:
         objective = _spread(psi_of(K), norm)
         starts = random_states(K, 25, seed=80 + K, low=0, high=0.1)
         for a in pushed_states(objective, starts, steps=200):
-            if -float(objective(a)) < 1e-10:
+            with double_precision():
+                spread = -float(objective(jnp.asarray(a)))
+            if spread < 1e-10:
                 reached += 1
                 far = larger(far, float(np.abs(a / a.mean() - 1).max()))
     # Ψ1 = K1, and Ψ² = K(I + 11ᵀ), which is invertible.
