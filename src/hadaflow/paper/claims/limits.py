@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb
 
+from hadaflow.base.precision import double_precision
 from hadaflow.flow.solver import solve
 from hadaflow.lab.exact.ball_flow import ExactState, Matrix, multiply, sylvester_psi
 from hadaflow.lab.exact.balls import ball, enclose, exact
