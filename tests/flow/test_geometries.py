@@ -194,6 +194,20 @@ def test_kl_falls_with_one_ratio_of_the_layers_and_may_rise_without():
             assert falls.max() <= 1e-12
 
 
+def test_decays_of_any_size():
+    """A tiny one bounds nothing that a double holds, a huge one has ended the flow at once."""
+    model = hf.UFM(8)
+    for decay in (1e-300, 1e-160):
+        with pytest.raises(hf.InputError, match="at most log10 t = 150"):
+            solve(model, FIGURE_1, "log10time:250", geometry="sign", decay=decay)
+        near = solve(model, FIGURE_1, "time:100", geometry="sign", decay=decay)
+        free = solve(model, FIGURE_1, "time:100", geometry="sign")
+        np.testing.assert_allclose(near.a[-1], free.a[-1], rtol=1e-12)
+    gone = solve(model, FIGURE_1, "log10time:1000", geometry="sign", decay=1e6)
+    assert np.isfinite(gone.path_length).all()
+    np.testing.assert_allclose(gone.a[-1], 1e-12, rtol=1e-9)  # √K√K/λ², over K
+
+
 def test_batches_zeros_and_files(tmp_path):
     model = hf.UFM(8)
     runs = solve(

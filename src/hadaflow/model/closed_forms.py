@@ -254,6 +254,7 @@ def path_lengths(
         coarse, fine = (_lengths(speed, left, right, n) for n in (8, 16))
         scale = fine.sum() + sum(part.sum() for part in lengths)
         done = np.abs(fine - coarse) <= absolute * scale + 1e-12 * fine
+        done |= ~np.isfinite(fine)  # which no smaller pieces mend
         ends.append(right[done])
         lengths.append(fine[done])
         left, right = left[~done], right[~done]

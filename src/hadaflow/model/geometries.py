@@ -98,12 +98,18 @@ class Geometry:
         return float(layers.max()) / fastest if fastest > 0 else 0.0
 
     def last_time(self, model: UFM, start: Spectrum) -> float:
-        """Up to which singular values and the squares of layers are doubles."""
+        """Up to which singular values and the squares of layers are doubles; infinite if for ever."""
         _, moved = self._begun(model, start)
         largest = math.exp(_LARGEST_LOG / max(model.depth, 2))
-        free = largest / max(float(np.abs(moved).max()), 1e-300)
-        decay = self._scaled_decay(model)
-        return min(free, 800.0 / decay) if decay else free
+        fastest, decay = max(float(np.abs(moved).max()), 1e-300), self._scaled_decay(model)
+        if decay == 0:
+            return largest / fastest
+        share = decay / fastest * largest  # of what is gained in all
+        return math.inf if share >= 1 else -math.log1p(-share) / decay
+
+    def settling_time(self, model: UFM) -> float:
+        """After which nothing is left of the start, to the last bit; infinite without decay."""
+        return 800.0 / self._scaled_decay(model) if self.decay else math.inf
 
     def _scaled_decay(self, model: UFM) -> float:
         return self.decay / model.time_scale
