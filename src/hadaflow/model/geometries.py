@@ -127,9 +127,10 @@ class Geometry:
         """Layers and their velocities at times `t`: layers first, then times."""
         begun, moved = (x[:, None] for x in self._begun(model, start))
         decay, t = self._scaled_decay(model), t[:, None]
-        left = np.exp(-decay * t)
-        gone = t if decay == 0 else -np.expm1(-decay * t) / decay
-        return begun + moved * gone, moved * left
+        with np.errstate(over="ignore"):  # infinite where it has long ended
+            ended = decay * t
+        gone = t if decay == 0 else -np.expm1(-ended) / decay
+        return begun + moved * gone, moved * np.exp(-ended)
 
 
 def _of_product(layers: np.ndarray, moved: np.ndarray) -> np.ndarray:
