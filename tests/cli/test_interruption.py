@@ -386,6 +386,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(name, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"saved.nc"}
 
 
+@pytest.mark.slow
 @linux
 def test_a_folder_that_vanishes_meanwhile_is_one_line(tmp_path):
     folder = tmp_path / "here"

@@ -182,7 +182,7 @@ CASES = [
     {"weight_decay": 0.05},
     {"C": 0.4},
 ]
-FEW = [("pairwise_logistic", 2), ("one_vs_rest", 4), ("siglip:2:-1", 1), ("hinge", 0)]
+FEW = [("pairwise_logistic", 2), ("one_vs_rest", 4), ("siglip:2:-1", 1)]
 EVERY = [
     pytest.param(name, i, marks=[] if (name, i) in FEW else pytest.mark.slow)
     for name in [*DEFINITIONS, "infonce"]
