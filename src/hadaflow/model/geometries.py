@@ -27,6 +27,8 @@ from hadaflow.model.ufm import UFM
 
 EUCLIDEAN = "euclidean"
 _LARGEST_LOG = 690.0  # of products and squares of layers, which are doubles
+_LEAST_DECAY, _MOST_DECAY = 1e-100, 1e100
+_DECAYS = f"zero or a number from {_LEAST_DECAY:g} to {_MOST_DECAY:g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Geometry:
 
     def velocity(self, model: UFM, state: Spectrum) -> tuple[np.ndarray, np.ndarray]:
         """How fast both change, in states of any batch."""
-        layers, moved = self._begun(model, state)
+        layers, moved = self._moving(model, state)
         if model.depth == 1:
             return moved[0], np.zeros_like(moved[0])
         squares = 2 * layers * moved
@@ -93,44 +95,50 @@ class Geometry:
 
     def doubling_time(self, model: UFM, start: Spectrum) -> float:
         """In which the largest layer grows by about itself; zero where all are zero."""
-        layers, moved = self._begun(model, start)
+        layers, moved = self._moving(model, start)
         fastest = float(np.abs(moved).max())
         return float(layers.max()) / fastest if fastest > 0 else 0.0
 
     def last_time(self, model: UFM, start: Spectrum) -> float:
-        """Up to which singular values and the squares of layers are doubles; infinite if for ever."""
-        _, moved = self._begun(model, start)
-        largest = math.exp(_LARGEST_LOG / max(model.depth, 2))
-        fastest, decay = max(float(np.abs(moved).max()), 1e-300), self._scaled_decay(model)
-        if decay == 0:
-            return largest / fastest
-        share = decay / fastest * largest  # of what is gained in all
-        return math.inf if share >= 1 else -math.log1p(-share) / decay
+        """Up to which singular values and the squares of layers are doubles, or move at all."""
+        _, moved = self._moving(model, start)
+        free = _largest_layer(model) / max(float(np.abs(moved).max()), 1e-300)
+        decay = self._scaled_decay(model)
+        return min(free, 800.0 / decay) if decay else free
 
-    def settling_time(self, model: UFM) -> float:
-        """After which nothing is left of the start, to the last bit; infinite without decay."""
-        return 800.0 / self._scaled_decay(model) if self.decay else math.inf
+    def settles(self, model: UFM, start: Spectrum) -> bool:
+        """Does the flow come to rest, at layers whose squares are doubles?"""
+        _, push = self._begun(model, start)
+        return self.decay > 0 and push.max() < _largest_layer(model) * self._scaled_decay(model)
 
     def _scaled_decay(self, model: UFM) -> float:
         return self.decay / model.time_scale
 
     def _begun(self, model: UFM, state: Spectrum) -> tuple[np.ndarray, np.ndarray]:
-        """Layers of a state and their velocities. A mode that is zero in two of them is not pushed."""
+        """Layers of a state and what pushes them. A mode that is zero in two of them is not pushed."""
         layers = np.asarray(layer_values(model.depth, state.a, state.C))
         unit = model.singular_value_scale ** (1 / model.depth)
         own = np.array(self.speeds(model)) / (unit * model.time_scale)
         pushed = np.sum(layers == 0, axis=0) < 2
-        push = own.reshape(-1, *(1,) * (layers.ndim - 1)) * pushed
+        return layers, own.reshape(-1, *(1,) * (layers.ndim - 1)) * pushed
+
+    def _moving(self, model: UFM, state: Spectrum) -> tuple[np.ndarray, np.ndarray]:
+        """Layers of a state and their velocities."""
+        layers, push = self._begun(model, state)
         return layers, push - self._scaled_decay(model) * layers
 
     def _at(self, model: UFM, start: Spectrum, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Layers and their velocities at times `t`: layers first, then times."""
-        begun, moved = (x[:, None] for x in self._begun(model, start))
+        begun, push = (x[:, None] for x in self._begun(model, start))
         decay, t = self._scaled_decay(model), t[:, None]
-        with np.errstate(over="ignore"):  # infinite where it has long ended
-            ended = decay * t
-        gone = t if decay == 0 else -np.expm1(-ended) / decay
-        return begun + moved * gone, moved * np.exp(-ended)
+        with np.errstate(over="ignore"):  # long after the flow has settled
+            left = np.exp(-decay * t)
+            gone = t if decay == 0 else -np.expm1(-decay * t) / decay
+        return begun * left + push * gone, (push - decay * begun) * left
+
+
+def _largest_layer(model: UFM) -> float:
+    return math.exp(_LARGEST_LOG / max(model.depth, 2))
 
 
 def _of_product(layers: np.ndarray, moved: np.ndarray) -> np.ndarray:
@@ -176,11 +184,9 @@ GEOMETRIES: dict[str, type[Geometry]] = {
 
 def make_geometry(name: Any, decay: Any) -> Geometry | None:
     """The geometry of a name, with its decay; None for the Euclidean one, of gradient flow."""
-    number = as_number("decay", decay, "a number that is not negative")
-    if not 0 <= number < math.inf:
-        raise InputError(
-            f"Argument `decay` must be a number that is not negative, but is {shown(decay)}."
-        )
+    number = as_number("decay", decay, _DECAYS)
+    if number and not _LEAST_DECAY <= number <= _MOST_DECAY:
+        raise InputError(f"Argument `decay` must be {_DECAYS}, but is {shown(decay)}.")
     if name == EUCLIDEAN:
         if number:
             raise InputError(

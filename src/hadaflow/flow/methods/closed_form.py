@@ -28,7 +28,6 @@ _SECONDS = 1e-3
 _SEARCHED = 4001  # times among which an event is searched
 _LOOKED_AT = 1024  # times at which it is asked how the state changes
 _NUMBERS = 2**22  # in the states that are looked at together
-_LATEST = 700.0  # of u whose time is a double; flows that decay have ended by then
 _EARLY = 1e-20  # of the time in which a layer doubles: nothing has changed
 
 
@@ -135,7 +134,7 @@ class _SteepestSolution(_Solution):
     geometry: Geometry
 
     def values(self, us: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        return self.geometry.values(self.model, self.start, np.expm1(np.minimum(us, _LATEST)))
+        return self.geometry.values(self.model, self.start, _times(us))
 
     def path(self, us: np.ndarray) -> np.ndarray:
         weights = self.model.multiplicity_of_modes
@@ -146,12 +145,13 @@ class _SteepestSolution(_Solution):
                 v = self._velocity(part)
                 size = np.abs(v).max(axis=1, initial=1e-300)  # whose square may be no double
                 found.append(size * np.sqrt((v / size[:, None]) ** 2 @ weights))
-            return np.concatenate(found) * np.exp(np.minimum(us, _LATEST))
+            return np.concatenate(found) * np.exp(us)
 
-        return path_lengths(speed, us, float(us.max(initial=0.0)), absolute=1e-15)
+        last = min(float(us.max(initial=0.0)), math.log1p(self._last))  # later nothing moves
+        return path_lengths(speed, us, last, absolute=1e-15)
 
     def _velocity(self, us: np.ndarray) -> np.ndarray:
-        return self.geometry.velocity_at(self.model, self.start, np.expm1(np.minimum(us, _LATEST)))
+        return self.geometry.velocity_at(self.model, self.start, _times(us))
 
     def fastest(self, us: np.ndarray, a: np.ndarray) -> np.ndarray:
         return _relative(self._velocity(us), a)
@@ -163,18 +163,19 @@ class _SteepestSolution(_Solution):
     @property
     def searched(self) -> np.ndarray:
         first = _EARLY * self.geometry.doubling_time(self.model, self.start)
-        last = min(self._last, self.geometry.settling_time(self.model))
-        first = min(max(first, 1e-280), 1e-3 * last)
+        first = min(max(first, 1e-280), 1e-3 * self._last)
         count = int(np.clip(2**28 // self.start.a.size, 256, _SEARCHED))
-        return np.append(0.0, np.log1p(np.geomspace(first, last, count - 1)))
+        return np.append(0.0, np.log1p(np.geomspace(first, self._last, count - 1)))
 
     def ends_before(self, event: str) -> str:
-        if math.isinf(self._last):
+        if self.geometry.settles(self.model, self.start):
             return f"The flow settles at a finite point before {event}."
         return f"The flow has not come to {event} when its squares exceed what a double can hold."
 
     def check_end(self, request: Request, end: float) -> None:
-        if end > math.log1p(self._last):
+        if self.geometry.settles(self.model, self.start):
+            return
+        if math.expm1(min(end, 700.0)) > self._last:
             last = float(log10_from_u(np.float64(math.log1p(self._last)))) - request.time_shift
             raise InputError(
                 f"Argument `until` (or `times`) must be at most log10 t = {last:.6g} in the "
@@ -190,6 +191,12 @@ def _solution(request: Request, start: Any) -> _Solution | None:
     if request.full or model.loss != MSE or model.depth > 2 or model.penalized:
         return None
     return None if start.angles is not None else _MseSolution(model, start)
+
+
+def _times(us: np.ndarray) -> np.ndarray:
+    """t, and infinity where it is no double."""
+    with np.errstate(over="ignore"):
+        return np.expm1(us)
 
 
 def _relative(velocity: np.ndarray, a: np.ndarray) -> np.ndarray:
