@@ -225,6 +225,39 @@ def test_a_target_that_is_met_at_the_start_or_never():
     assert run.iterations[-1] == 100
 
 
+def test_matrices_with_equal_singular_values_need_not_have_collapsed():
+    model, rng = hf.UFM(4), np.random.default_rng(0)
+    W, H = (np.linalg.qr(rng.standard_normal((4, 4)))[0] for _ in range(2))
+    run = train(model, hf.parameters(W, H), 20, 0.1, until="collapse:0.1")
+    assert run.measure("collapse_deviation")[0] > 1 and run.reached_iteration is None
+    found = hf.race(model, hf.parameters(W, H), {"descent": 0.1}, steps=20)
+    assert set(found["descent"].first.values()) == {None}
+
+
+def test_the_constant_mode_does_not_keep_matrices_from_collapse():
+    model, a = hf.UFM(6, depth=1), [0.1, 0.2, 0.4]
+    reduced, full = (
+        train(model, start, 500, "sign:0.05", until="collapse:0.05")
+        for start in (hf.spectrum(a), hf.hadamard(model, a))
+    )
+    assert full.reached_iteration == reduced.reached_iteration == 229
+    apart = full.state(-1).Z - hf.lift(model, reduced.state(-1)).Z
+    assert np.abs(apart).max() > 1
+    np.testing.assert_allclose(apart, apart[:1] * np.ones((6, 1)), atol=1e-10)
+
+
+def test_a_run_says_which_matrices_it_is_about():
+    for model, optimizer, meant in [
+        (hf.UFM(6), "adam:0.1", "circulant"),
+        (hf.UFM(4), "adam:0.1", "identity"),
+        (hf.UFM(6, depth=1), "adam:0.1", None),
+        (hf.UFM(6), "muon:0.1", None),
+    ]:
+        run = train(model, [0.1, 0.2, 0.4], 3, optimizer)
+        assert run.settings["rotation"] == meant
+        assert ("on circulant matrices" in str(run)) is (meant == "circulant")
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_runs_of_a_batch_stop_each_for_itself(full):
     model = hf.UFM(4)
@@ -537,7 +570,10 @@ REFUSED = [
     (lambda: opt.spectral(optax.contrib.muon(0.1, preconditioning="aol")), "cannot be taken as spectral"),
     (lambda: train(until="time:5"), "`until` must be Collapse or Norm"),
     (lambda: train(until=hf.PathLength(3.0)), "`until` must be Collapse or Norm"),
-    (lambda: train(until="colapse"), "did you mean collapse"),
+    (lambda: train(until="colapse"), r"collapse\[:NUMBER\], norm:NUMBER, .*did you mean collapse"),
+    (lambda: train(optimizer=opt.adam), r"such as adam\(0.01\), but is the function adam"),
+    (lambda: train(optimizer="adam:0.1", learning_rate=0.2), "`learning_rate` is given twice, 0.2 and"),
+    (lambda: hf.race(EIGHT, [1] * 7, ["adam:0.1", "adam:0.1"]), "has 'adam:0.1' twice"),
     (
         lambda: train(hf.UFM(4, imbalance=((2, 2), (2, 1))), [1, 1, 1], until="collapse"),
         "cannot be Collapse with `imbalance`",
@@ -677,6 +713,11 @@ def test_race_on_the_command_line(tmp_path):
         ("train --classes 4 --start 1,1,2 --steps 5 --lr -1", "`learning_rate` must be"),
         ("train --classes 4 --start 1,1,2 --steps 5 --lr x", "`lr` must be numbers"),
         ("train --classes 4 --start 1,1,2 --steps 5 --weight-decay 0.1 --decay 0.1", "given twice"),
+        (
+            "train --classes 4 --start 1,1,2 --steps 5 --optimizer adam:1 --lr 2",
+            "2.0 and in 'adam:1'",
+        ),
+        ("race --classes 4 --start 1,1,2 --optimizer sign --optimizer sign", "has 'sign' twice"),
         ("train --classes 4 --steps 5 --view reduced", "`view` can be reduced"),
         ("train --classes 4 --start 1,1,2 --steps 5 --until time:3", "`until` must be Collapse"),
         ("train --classes 6 --start 1,1,2 --steps 5 --optimizer adam --rotation identity", "Z_6"),

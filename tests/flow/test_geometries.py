@@ -228,6 +228,20 @@ def test_batches_zeros_and_files(tmp_path):
     assert hf.estimate(model, FIGURE_1, geometry="sign").method == "closed form"
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("decay", [1e-100, 1e-20, 1e9, 1e100])
+def test_any_decay_settles_at_its_place(decay):
+    for until in (hf.Time(1e300), hf.Time(log10=1000)):
+        run = solve(hf.UFM(8), FIGURE_1, until, geometry="sign", decay=decay, units="raw")
+        np.testing.assert_allclose(run.log_a[-1], np.log(8) - 2 * np.log(decay), rtol=1e-14)
+    assert np.isfinite(run.path_length).all()
+
+
+def test_a_decay_that_lets_layers_grow_too_large_has_a_last_time():
+    with pytest.raises(hf.InputError, match="at most log10 t = "):
+        solve(hf.UFM(4, depth=5), [1, 2, 3], hf.Time(1e300), geometry="spectral", decay=1e-100)
+
+
 def test_from_the_command_line(monkeypatch, capsys):
     line = "solve --classes 8 --start 1,1,1,1,.001,.001,.001 --json --until collapse:1e-3"
     monkeypatch.setattr(sys, "argv", ["hadaflow", *line.split(), "--geometry", "sign"])

@@ -617,6 +617,7 @@ def test_where_rounding_stops_a_loss_it_is_said():
         (lambda: hf.UFM(6, loss="poly:-1"), "`epsilon` of the poly loss must be above -1"),
         (lambda: hf.losses.GeneralizedCrossEntropy(0), "above 0 and at most 1"),
         (lambda: hf.UFM(6, loss=3), "must be a name, a loss or a function"),
+        (lambda: hf.UFM(6, loss=hf.losses.Focal), r"such as Focal\(\), but is the class"),
         (lambda: hf.UFM(6, loss=lambda z, y: z), "must return one real number"),
         (lambda: hf.UFM(6, loss=lambda z, y: jnp.nan * z[0]), "must be a finite number"),
         (lambda: hf.UFM(6, loss=lambda z, y: 1 / 0), "cannot be traced"),
@@ -650,6 +651,22 @@ def test_what_is_refused(call, told):
 
 
 @pytest.mark.slow
+def test_a_hinge_slides_along_its_kink_off_the_hadamard_states(monkeypatch):
+    monkeypatch.setattr("hadaflow.flow.methods.runge_kutta._STEPS_AT_KINKS", 500)
+    model, rng = hf.UFM(3, loss="hinge"), np.random.default_rng(1)
+    start = hf.parameters(*(rng.normal(size=(3, 3)) * 0.4 for _ in range(2)))
+    run = hf.solve(model, start, hf.Time(10.0), units="raw")
+    assert run.status == "failed" and "slides along the kink of loss = hinge" in run.message
+
+
+def test_a_slope_that_is_no_number_is_told():
+    def narrow(logits, label):
+        return jnp.sqrt(jax.nn.logsumexp(logits) - logits[label] - 1.0)
+
+    run = hf.solve(hf.UFM(6, loss=narrow), [0.3, 0.5, 0.2], hf.Time(1.0))
+    assert run.status == "failed" and "narrow has no finite slope" in run.message
+
+
 def test_the_full_view_has_losses_without_symmetry():
     model = hf.UFM(6, loss=unfair)
     start = hf.gaussian(model, 0.5)
@@ -694,6 +711,8 @@ def test_runs_are_saved_and_read(tmp_path):
     model = hf.UFM(6, loss=own)
     hf.solve(model, [0.3, 0.5, 0.2], times=[1.0], progress=None).save(path)
     assert hf.load(path, loss=own).model == model
+    with pytest.raises(hf.InputError, match="a function, but the one given is focal:2"):
+        hf.load(path, loss="focal:2")
     with pytest.raises(hf.InputError, match="give it as `loss`"):
         hf.load(path)
 

@@ -160,9 +160,12 @@ def train_command(
     steps: Annotated[int, typer.Option(help="Iterations, at most.")],
     optimizer: Optimizer = None,
     lr: Annotated[
-        str,
-        typer.Option(help="Learning rate; several, separated by commas, are runs side by side."),
-    ] = "0.01",
+        str | None,
+        typer.Option(
+            help="Learning rate; several, separated by commas, are runs side by side [default: that of "
+            "--optimizer, or 0.01]."
+        ),
+    ] = None,
     momentum: Annotated[
         float, typer.Option(help="Heavy-ball momentum, of gradient descent.")
     ] = 0.0,
@@ -191,10 +194,11 @@ def train_command(
     from hadaflow.metrics.measures import applies, check_metric
 
     check_summary(summary, as_json)
-    rates = parse_numbers("lr", lr)
+    rates = parse_numbers("lr", "0.01" if lr is None else lr)
     rate: Any = rates if len(rates) != 1 else rates[0]
     chosen: Any = {"optimizer": rate, "momentum": momentum}
     if optimizer is not None:
+        named.check_once(optimizer, None if lr is None else rate, decay)
         chosen |= {"optimizer": named.parse(optimizer, rate, decay)}
     elif decay is not None:
         chosen = {"optimizer": named.sgd(rate, momentum or None, weight_decay=decay)}
@@ -240,13 +244,14 @@ def race_command(
     """Several optimizers from one start: which of them collapses when."""
     from hadaflow.cli.documents import race_document
     from hadaflow.descent.optimizers import named
-    from hadaflow.descent.race import race
+    from hadaflow.descent.race import check_different, race
     from hadaflow.results.plotting import check_picture
 
     if plot is not None:
         check_picture(plot)
         check_output(plot)
     state = begin.seen(view).of_race(model, units.value)
+    check_different(optimizer)
     runners = {text: named.parse(text, lr) for text in optimizer}
     found = race(
         model, state, runners, None if until == "never" else until, steps, rotation=begin.lift,

@@ -52,7 +52,8 @@ Rotation = Annotated[
     str | None,
     typer.Option(
         help="R of hadamard and matched starts: identity, circulant or a seed; with --start alone, which "
-        "matrices an elementwise optimizer is meant to move: identity or circulant [default: identity]."
+        "matrices an elementwise optimizer is meant to move: identity or circulant [default: identity, "
+        "or circulant where the optimizer needs it]."
     ),
 ]
 Order = Annotated[

@@ -18,7 +18,7 @@ from hadaflow.base.errors import InputError, failures_told, shown
 from hadaflow.base.interruption import held_back
 from hadaflow.base.precision import double_precision
 from hadaflow.base.progress import Report, check_progress
-from hadaflow.descent.lifts import reduced_places
+from hadaflow.descent.lifts import meant_rotation, reduced_places
 from hadaflow.descent.loop import NOT_YET, Marched, Watched, march
 from hadaflow.descent.optimizers import named
 from hadaflow.descent.optimizers.optimizer import Optimizer, Own, is_transformation
@@ -27,7 +27,7 @@ from hadaflow.descent.stability import check_momentum
 from hadaflow.descent.systems import MatrixDescent, System, spectral_descent
 from hadaflow.model.fitting import as_spectrum, check_parameters, fitted, result_units, with_phases
 from hadaflow.model.layers import differences, layer_axes, layer_values
-from hadaflow.model.starts import compress, log_singular_values
+from hadaflow.model.starts import compress
 from hadaflow.model.states import RAW, Parameters, Spectrum
 from hadaflow.model.ufm import UFM, check_model
 from hadaflow.results.batch import made_of, said_of
@@ -68,10 +68,10 @@ def descend(
         momentum: Heavy-ball momentum of gradient descent, from 0 (plain) to below 1.
         until: `Collapse` or `Norm`, or their spelling: each run stops at the first iteration that meets
             it, `reached_iteration`. In the full view every iteration then takes a singular value
-            decomposition.
+            decomposition, and collapse is that of `collapse_deviation`, singular vectors included.
         rotation: Which matrices an elementwise optimizer is meant to move, in the reduced view:
             "identity" or "circulant", as `hadamard` makes them. Left out, the first of those that the
-            model has.
+            model has; `settings` of the run say which.
         points: About how many iterations to keep, besides the start.
         units: "scaled" or "raw", of a spectrum without its own, and of everything returned.
         progress: As in `solve`.
@@ -118,6 +118,7 @@ def follow(
     spelled = {"start": start} if isinstance(start, str) else {}
     if not full:
         start = as_spectrum(model, start)
+        rotation = meant_rotation(model, chosen, rotation)
     units = result_units(start, units)
     began = time.perf_counter()
     batch = start.batch if full else fitted(model, start, units).a.shape[:-1]
@@ -174,6 +175,7 @@ def _chosen(optimizer: Any, learning_rate: Any, momentum: Any) -> Optimizer:
     if isinstance(optimizer, str):
         if momentum:
             raise InputError(f"Argument `momentum` goes with gradient descent alone: {_SPELLED}.")
+        named.check_once(optimizer, learning_rate)
         return named.parse(optimizer, learning_rate)
     if isinstance(optimizer, Optimizer) or is_transformation(optimizer):
         for name, given in {"learning_rate": learning_rate, "momentum": momentum or None}.items():
@@ -182,6 +184,12 @@ def _chosen(optimizer: Any, learning_rate: Any, momentum: Any) -> Optimizer:
         return optimizer if isinstance(optimizer, Optimizer) else Own(optimizer)
     if (optimizer is None) == (learning_rate is None):
         raise InputError("Give one of `optimizer` and `learning_rate`, which is that of descent.")
+    if callable(optimizer) and optimizer in named.FUNCTIONS.values():
+        name = optimizer.__name__
+        raise InputError(
+            f"Argument `optimizer` must be an optimizer, such as {name}(0.01), but is the function "
+            f"{name}."
+        )
     rate = learning_rate if optimizer is None else optimizer
     if optimizer is not None and not callable(rate) and np.asarray(rate).dtype.kind not in "fiub":
         raise InputError(
@@ -213,7 +221,7 @@ def _check_decay(model: UFM, optimizer: Optimizer) -> None:
 def _check_until(model: UFM, until: Any, full: bool) -> Target | None:
     if until is None:
         return None
-    target = parse_target(until) if isinstance(until, str) else until
+    target = parse_target(until, (Collapse, Norm)) if isinstance(until, str) else until
     if not isinstance(target, Collapse | Norm):
         raise InputError(
             "Argument `until` must be Collapse or Norm, or spelled as collapse[:NUMBER] or norm:NUMBER, "
@@ -232,10 +240,10 @@ class _Driver:
     progress: Any
 
     def __call__(
-        self, system: System, rule: Rule, x0: Any, runs: int | None, values: np.ndarray
+        self, system: System, rule: Rule, x0: Any, runs: int | None, met: list[np.ndarray]
     ) -> Marched:
-        """From `x0`, whose K − 1 singular values are `values`, modes last."""
-        reached = [np.where(met, 0, NOT_YET) for met in self.watched.met(values)]
+        """From `x0`, of which `met` says whether it meets each of the targets."""
+        reached = [np.where(already, 0, NOT_YET) for already in met]
         shape = () if runs is None else (runs,)
         first = np.array(reached, dtype=np.int64).reshape(len(reached), *shape)
         return march(system, rule, x0, runs, self.kept, self.watched, first, self.progress)
@@ -378,9 +386,9 @@ def _descend_matrices(
         )  # fmt: skip
     else:
         rule = descent_of(*descent)
-    values = _singular_values(model, start) if go.watched.kinds else np.zeros((*batch, 0))
+    system = MatrixDescent(narrow.full_view)
     with _told_of(optimizer):
-        found = go(MatrixDescent(narrow.full_view), rule, x0, x0[0].shape[-1], values)
+        found = go(system, rule, x0, x0[0].shape[-1], go.watched.met_in(system, x0))
     states = found.states
     with held_back():
         times_first = [
@@ -400,11 +408,6 @@ def _told_of(optimizer: Optimizer) -> Any:
     if not isinstance(optimizer, Own):
         return contextlib.nullcontext()
     return failures_told(lambda why: f"Argument `optimizer` fails at these matrices: {why}.")
-
-
-def _singular_values(model: UFM, state: Parameters) -> np.ndarray:
-    """The K − 1 non-trivial ones of the logits, scaled."""
-    return np.exp(log_singular_values(model, state, model.classes - 1)) / model.singular_value_scale
 
 
 def _descend_spectrum(
@@ -431,7 +434,7 @@ def _descend_spectrum(
     with double_precision():
         begun = system.begin(layers, None if start.angles is None else start.angles.T)
     runs = start.a.shape[0] if start.a.ndim > 1 else None
-    found = go(system, rule, tuple(begun), runs, model.nontrivial(start.a))
+    found = go(system, rule, tuple(begun), runs, go.watched.met(model.nontrivial(start.a)))
     with np.errstate(over="ignore", invalid="ignore"):  # `_usable` cuts off what has overflowed
         with double_precision():
             states = [system.layers(state) for state in found.states]

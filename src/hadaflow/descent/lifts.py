@@ -49,6 +49,15 @@ def reduced_places(
     return CoordinateDescent(spectral_descent(model), places)
 
 
+def meant_rotation(model: UFM, optimizer: Optimizer, rotation: Any) -> Any:
+    """`rotation`, or where nothing is said the first that an elementwise optimizer has; else None."""
+    if rotation is not None or optimizer.reduces != ELEMENTWISE:
+        return rotation
+    if model.depth == 1 or model.imbalance is not None:
+        return None
+    return IDENTITY if model.depth == 2 and not model.basis.paired else CIRCULANT
+
+
 def _no_places(model: UFM, optimizer: Optimizer, rotation: Any) -> Coordinates:
     raise InputError(
         "Argument `optimizer` must say how it reduces, as hadaflow.optimizers.elementwise(…) or "
@@ -75,7 +84,7 @@ def _rows(model: UFM, optimizer: Optimizer, rotation: Any) -> Coordinates:
     if model.depth == 1:
         return circulant_rows(model)
     signs = not model.basis.paired
-    if rotation == IDENTITY or (rotation is None and signs and model.depth == 2):
+    if rotation == IDENTITY:
         _check_signs(model, optimizer, signs)
         return hadamard_rows(model)
     if model.feature_width < model.classes:

@@ -52,6 +52,13 @@ class Watched:
             for target, number in zip(self.targets, self.numbers, strict=True)
         ]
 
+    def met_in(self, system: System, x: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The same by the state of a system, which has more to say than its singular values."""
+        if not self.kinds:
+            return []
+        with double_precision():
+            return list(np.asarray(_met_by(self.kinds, system, tuple(x), self.numbers)))
+
 
 @dataclasses.dataclass
 class Marched:
@@ -61,6 +68,16 @@ class Marched:
     iterations: list[int]
     reached: np.ndarray  # targets × runs
     interrupted: bool
+
+
+def _met(kinds, system, x, numbers):
+    """Which runs meet each of the targets: targets × runs; traced."""
+    reading = system.reading(x)
+    left = [kind.left(reading, n) for kind, n in zip(kinds, numbers, strict=True)]
+    return jnp.stack(left) <= 0
+
+
+_met_by = compiled(static_argnames=("kinds",))(_met)
 
 
 @compiled(static_argnames=("kinds", "runs"))
@@ -79,9 +96,7 @@ def _iterate(kinds, runs, system, rule, carry, goal, numbers):
             arrived = reached[0] >= 0
             moved = tuple(jnp.where(arrived, old, new) for old, new in zip(x, moved, strict=True))
         if kinds:
-            reading = system.reading(moved)
-            left = [kind.left(reading, n) for kind, n in zip(kinds, numbers, strict=True)]
-            met = (reached < 0) & (jnp.stack(left) <= 0)
+            met = (reached < 0) & _met(kinds, system, moved, numbers)
             reached = jnp.where(met, at + 1, reached)
         return at + 1, moved, memory, reached
 

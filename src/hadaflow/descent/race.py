@@ -4,7 +4,7 @@ import concurrent.futures
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -229,6 +229,7 @@ def _named(optimizers: Any) -> dict[str, Any]:
     if isinstance(optimizers, Mapping):
         named = {str(name): optimizer for name, optimizer in optimizers.items()}
     elif isinstance(optimizers, list | tuple):
+        check_different([str(optimizer) for optimizer in optimizers])
         named = {str(optimizer): optimizer for optimizer in optimizers}
     else:
         named = {}
@@ -238,6 +239,15 @@ def _named(optimizers: Any) -> dict[str, Any]:
             f"{shown(optimizers)}."
         )
     return named
+
+
+def check_different(names: Sequence[str]) -> None:
+    """Refuse a runner that is named twice, of which there would be one."""
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise InputError(
+            f"Argument `optimizers` must be different ones, but has {shown(twice[0])} twice."
+        )
 
 
 def _count(at: Any) -> str:

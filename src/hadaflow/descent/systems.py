@@ -3,6 +3,7 @@
 Matrices, or singular values of the layers. In each the runs of the batch, if any, are the last axis.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -34,7 +35,7 @@ class System(Traced):
         """Minus the gradient, penalties included."""
         raise NotImplementedError
 
-    def reading(self, x: Any) -> ValuesReading:
+    def reading(self, x: Any) -> Any:
         """What targets are told of a state."""
         return ValuesReading(lambda: self.values(x), jnp.nan, lambda: jnp.nan)
 
@@ -48,9 +49,15 @@ class MatrixDescent(System):
 
     view: FullView
 
+    def reading(self, x):
+        return MatricesReading(self, x)
+
     def values(self, x):
-        raw = jax.vmap(matrix_metrics.singular_values, in_axes=(None, -1), out_axes=-1)
-        return raw(self.view, x) / self.view.singular_value_scale
+        return self.of_each(matrix_metrics.singular_values, x) / self.view.singular_value_scale
+
+    def of_each(self, metric: Any, x: Any) -> Any:
+        """A metric of every run, the runs last."""
+        return jax.vmap(metric, in_axes=(None, -1), out_axes=-1)(self.view, x)
 
     def push(self, x):
         factors = x
@@ -67,6 +74,22 @@ class MatrixDescent(System):
     def _residual(self, Z):
         """Minus the gradient with respect to the logits."""
         return self.view.loss.residual_of_runs(Z, self.view.one_hot) / self.view.loss_divisor
+
+
+@dataclasses.dataclass(frozen=True)
+class MatricesReading:
+    """What targets of a descent ask of matrices, whose singular values may be equal far from collapse."""
+
+    system: MatrixDescent
+    x: Any
+
+    @property
+    def deviation(self) -> Any:
+        return self.system.of_each(matrix_metrics.full_collapse_deviation, self.x)
+
+    @property
+    def log_norm(self) -> Any:
+        return jnp.log(jnp.sum(self.system.values(self.x), axis=0))
 
 
 def _contract(A, B):

@@ -25,6 +25,7 @@ from hadaflow.flow.kinds.matrices import MatrixFlow
 from hadaflow.metrics.matrix_metrics import FULL
 from hadaflow.model.fitting import fitted, with_phases
 from hadaflow.model.layers import layer_values
+from hadaflow.model.losses import Own
 from hadaflow.model.starts import compress, distance_from_hadamard, log_singular_values, project
 from hadaflow.model.states import Parameters, Spectrum
 from hadaflow.model.ufm import UFM
@@ -314,6 +315,9 @@ def _march(way: Way) -> Outcome:
                 if sharp.ending is Ending.INTERRUPTED:  # what is finished is kept
                     sharp = dataclasses.replace(outcome, ending=Ending.INTERRUPTED)
                 outcome = sharp
+        if isinstance(request.model.loss_kind, Own) and outcome.ending is Ending.STUCK:
+            reason = f"{outcome.reason}, as where loss = {request.model.loss} has no finite slope"
+            outcome = dataclasses.replace(outcome, reason=reason)
         if not len(outcome.us):
             return outcome
         if not request.model.loss_kind.log_form:

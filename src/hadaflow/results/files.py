@@ -138,6 +138,8 @@ def _checked_record(record: Any, loss: Any) -> dict[str, Any]:
         model = UFM(**(record["model"] | ({"loss": loss} if own else {})))
     except (InputError, TypeError) as error:
         raise _Unfit(f"its model cannot be used ({reason_of(error)})") from None
+    if own and not isinstance(model.loss_kind, Own):
+        raise _Unfit(f"its loss is {shown(named)}, a function, but the one given is {model.loss}")
     return {**record, "model": model}
 
 

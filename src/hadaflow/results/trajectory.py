@@ -345,9 +345,10 @@ class Trajectory:
         return f" ({method}, rtol {rtol:g})"
 
     def _steps_in_words(self) -> str:
-        """The numbers of a descent, or its optimizer."""
+        """The numbers of a descent, or its optimizer and, in the reduced view, on which matrices."""
         if self.log10_time is None:
-            return str(self.settings.get("optimizer"))
+            circulant = self.settings.get("rotation") == "circulant" and self.view == "reduced"
+            return f"{self.settings.get('optimizer')}{' on circulant matrices' * circulant}"
         names = {"learning_rate": "learning rate", "momentum": "momentum"}
         given = {name: self.settings.get(name) for name in names}
         return ", ".join(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -333,10 +334,11 @@ _TARGETS: dict[str, Any] = {
 } | {"log10time": lambda x: Time(log10=x)}
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str, told: Sequence[type[Target]] = ()) -> Target:
     """A target as it is spelled, `collapse:1e-6` or `log10time:4000`.
 
-    One whose tolerance has a usual value may be spelled without it: `collapse`.
+    One whose tolerance has a usual value may be spelled without it: `collapse`. What is none of them
+    is told those that it may be, all unless some are `told`.
     """
     kind, colon, value = text.strip().partition(":")
     usual = {k.spelled for k in (Collapse, PredictedCollapse, Steady)}
@@ -347,8 +349,9 @@ def parse_target(text: str) -> Target:
     except ValueError:
         number = math.nan
     if kind not in _TARGETS or math.isnan(number):
-        allowed = ", ".join(f"{k}{':NUMBER' if k not in usual else '[:NUMBER]'}" for k in _TARGETS)
-        near = "" if kind in _TARGETS else meant(kind, _TARGETS)
+        names = [k.spelled for k in told] or list(_TARGETS)
+        allowed = ", ".join(f"{k}{':NUMBER' if k not in usual else '[:NUMBER]'}" for k in names)
+        near = "" if kind in _TARGETS else meant(kind, names)
         raise InputError(f"Argument `until` must be one of {allowed}, but is {shown(text)}{near}.")
     try:
         return _TARGETS[kind](number)

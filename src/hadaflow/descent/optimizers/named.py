@@ -312,17 +312,39 @@ def parse(text: str, learning_rate: Any = None, weight_decay: Any = None) -> Opt
         >>> print(parse("lion:0.001:weight_decay=0"))
         lion:0.001:weight_decay=0
     """
+    name, rate, numbers = _read(text)
+    learning_rate = learning_rate if rate is None else rate
+    if learning_rate is None:
+        raise InputError(
+            f"Argument `optimizer` must have a learning rate, such as {name}:0.01, but is {shown(text)}."
+        )
+    decay = {} if weight_decay is None else {"weight_decay": weight_decay}
+    return FUNCTIONS[name](learning_rate, **(decay | numbers))
+
+
+def check_once(text: str, learning_rate: Any, weight_decay: Any = None) -> None:
+    """Refuse a number that is given both by the text and beside it."""
+    _, rate, numbers = _read(text)
+    beside = {"learning_rate": learning_rate, "weight_decay": weight_decay}
+    for name, given in beside.items():
+        spelled = (numbers | {"learning_rate": rate}).get(name)
+        if given is not None and spelled is not None:
+            raise InputError(
+                f"Argument `{name}` is given twice, {shown(given)} and in {shown(text)}: leave out one."
+            )
+
+
+def _read(text: str) -> tuple[str, Any, dict[str, Any]]:
+    """The name of an optimizer, its learning rate, if it has one, and its other numbers."""
     name, *parts = text.strip().split(":")
-    function = FUNCTIONS.get(name)
-    if function is None:
+    if name not in FUNCTIONS:
         raise InputError(
             f"Argument `optimizer` must be one of {', '.join(FUNCTIONS)}, but is {shown(text)}"
             f"{meant(name, FUNCTIONS)}."
         )
     known = _usual(name)
-    numbers = {} if weight_decay is None else {"weight_decay": weight_decay}
-    if parts and "=" not in parts[0]:
-        learning_rate = _rates(parts.pop(0), text)
+    rate = _rates(parts.pop(0), text) if parts and "=" not in parts[0] else None
+    numbers = {}
     for part in parts:
         key, _, value = part.partition("=")
         if key not in known or key == "learning_rate" or not value:
@@ -332,11 +354,7 @@ def parse(text: str, learning_rate: Any = None, weight_decay: Any = None) -> Opt
                 f"but is {shown(text)}."
             )
         numbers[key] = _value(value, text)
-    if learning_rate is None:
-        raise InputError(
-            f"Argument `optimizer` must have a learning rate, such as {name}:0.01, but is {shown(text)}."
-        )
-    return function(learning_rate, **numbers)
+    return name, rate, numbers
 
 
 def _rates(text: str, whole: str) -> Any:

@@ -29,6 +29,10 @@ from hadaflow.runs.requests import Request
 _LARGEST_STIFF = 1024  # numbers in a state; the implicit method solves dense systems
 _MOST_STEPS = 2e7  # minutes
 _MOST_IMPLICIT_STEPS = 20_000  # hundreds are usual
+_STEPS_AT_KINKS, _STEPS_PER_KINK = (
+    20_000,
+    50,
+)  # at most: what slides along a kink takes no end of them
 _MOST_STEPS_AT_REST = 10**6  # of an explicit method where the implicit one is at home
 # What the promised error is divided by for one step, as measured on thousands of random models.
 _SAFETY, _SAFETY_OF_COLLAPSE, _SAFETY_OF_SUMS, _SAFETY_OF_LONG_STEPS = 6.0, 15.0, 25.0, 100.0
@@ -85,9 +89,18 @@ class RungeKutta(Method):
     def too_many(self, request: Request, steps: int) -> str:
         """What to say after so many steps, if they are too many; else nothing."""
         at_rest = request.model.penalized or request.model.settles
-        if steps <= (_MOST_STEPS_AT_REST if at_rest else _MOST_STEPS):
+        kinked = request.model.loss_kind.kinked
+        most = _MOST_STEPS_AT_REST if at_rest else _MOST_STEPS
+        if kinked:
+            most = min(most, _STEPS_AT_KINKS + _STEPS_PER_KINK * request.model.classes**2)
+        if steps <= most:
             return ""
         told = f"{steps} steps of {self.name} were taken"
+        if kinked:
+            return (
+                f"{told}: the flow slides along the kink of loss = {request.model.loss}, where it has no "
+                "velocity; `squared_hinge` has none, and `descend` steps over it"
+            )
         if not at_rest:
             return told
         return (

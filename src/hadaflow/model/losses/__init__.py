@@ -30,6 +30,10 @@ def parse_loss(given: Any) -> Loss:
     """A loss from its spelling, `focal` or `siglip:10:-10`, from a function of one's own, or as it is."""
     if isinstance(given, Loss):
         return given
+    if isinstance(given, type) and issubclass(given, Loss):
+        raise InputError(
+            f"Argument `loss` must be a loss, such as {given.__name__}(), but is the class of them."
+        )
     if callable(given):
         return Own(given)
     if not isinstance(given, str):
